@@ -1,0 +1,174 @@
+"""What a paper notebook works with: one item at one scale, from its settings to its verdict.
+
+A notebook holds choices, prose and pictures; every loop is here or below.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro import methods, papers, paths, record, verdict
+from fedrepro.assemble import assemble
+from fedrepro.federation import Federation
+from fedrepro.method import Method, State, Trace
+from fedrepro.papers import Cell
+from fedrepro.partition import class_counts
+from fedrepro.rng import Streams
+from fedrepro.runs import Outcome, Run, choose_device, play_all
+from fedrepro.setting import Setting
+from fedrepro.store import Store
+
+
+class Book:
+    """An item of a paper at a scale, opened in a notebook.
+
+    Args:
+        item: such as "fedbe/table1_methods".
+        scale: "smoke", "short" or "paper".
+        seeds: seeds 0..seeds-1 are run.
+        device: "auto", "cpu" or "cuda".
+        out: folder for figures; empty for `results/figures`.
+
+    Raises:
+        ValueError: for an unknown item, scale or device, or no seeds.
+    """
+
+    def __init__(self, item: str, *, scale: str, seeds: int, device: str = "auto", out: str = "") -> None:
+        if seeds < 1:
+            raise ValueError(f"seeds must be >= 1, got {seeds}")
+        (self.item,) = papers.find(item)
+        self.paper = papers.load(self.item.paper)
+        self.scale, self.seeds = scale, seeds
+        self.device = choose_device(device)
+        self.folder = Path(out).absolute() if out else paths.made_folder()
+        self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
+        self._outcomes: list[tuple[Cell, Outcome]] = []
+
+    def describe(self) -> None:
+        """Print what the item is and what it costs."""
+        print(f"{self.item.source}: {self.item.title}")
+        print(f"scale {self.scale}, seeds 0..{self.seeds - 1}, {len(self.cells)} cells, device {self.device}")
+        for scale, cost in self.item.costs.items():
+            print(f"  {scale:<6} {cost}")
+
+    def settings(self) -> pd.DataFrame:
+        """Return every value with its source, and how this scale departs from it."""
+        table = self.paper.settings.rename(columns={"value": "paper", "source": "where, or why"})
+        used = pd.DataFrame([cell.setting.asdict() for cell in self.cells]).astype(object)
+        here = [_values(used[name]) if name in used else "" for name in table["name"]]
+        table.insert(2, f"{self.scale} scale", here)
+        table["paper"] = [_show(value) for value in table["paper"]]
+        return table.set_index("name")
+
+    def setting(self, *labels: str) -> Setting:
+        """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
+        for cell in self.cells:
+            if set(labels) <= set(cell.labels.values()):
+                return cell.setting
+        raise ValueError(f"no cell of {self.item.key} at scale {self.scale} has the labels {labels}")
+
+    def federation(self, setting: Setting, seed: int = 0) -> Federation:
+        """Build the federation of a setting on this book's device."""
+        return assemble(setting, seed, self.device)
+
+    def counts(self, federation: Federation) -> Any:
+        """Return how many images of each class each client holds, an int array [S, C]."""
+        labels = federation.data.labels.cpu().numpy()
+        return class_counts(labels, [p.numpy() for p in federation.parts], federation.data.class_count)
+
+    def method(self, setting: Setting) -> Method:
+        """Build the method of a setting."""
+        return methods.build(setting)
+
+    def one_round(self, method: Method, federation: Federation, seed: int = 0) -> tuple[State, Trace]:
+        """Play the first round of a run."""
+        return method.round(method.init(federation, seed), federation, Streams(seed, 0))
+
+    def stages(self, *labels: str) -> pd.DataFrame:
+        """Return the stages of each method of the item, one column per method, for cells with the labels."""
+        chosen = [c for c in self.cells if set(labels) <= set(c.labels.values())]
+        found: dict[str, dict[str, str]] = {}
+        for cell in chosen:
+            name = cell.labels.get("method", cell.row)
+            stages = methods.build(cell.setting).stages
+            found.setdefault(name, {stage: _brief(value) for stage, value in stages})
+        return pd.DataFrame(found).fillna("")
+
+    def run(self, progress: bool = True) -> pd.DataFrame:
+        """Play all runs of the item, or read those that are done, and return one line per run.
+
+        Raises:
+            RuntimeError: if a run failed, with the reasons.
+        """
+        store = Store()
+        asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
+        runs = [Run(cell.setting, seed, f"{cell.row} {cell.column}") for cell, seed in asked]
+        outcomes = play_all(runs, store, device=self.device, progress=progress)
+        failed = [
+            f"{run.label}, seed {run.seed}: {outcome.error}"
+            for run, outcome in zip(runs, outcomes)
+            if outcome.record is None
+        ]
+        if failed:
+            raise RuntimeError("runs without a result:\n" + "\n".join(failed))
+        self._outcomes = [(cell, outcome) for (cell, _), outcome in zip(asked, outcomes)]
+        record.write(self.folder, self.item.key, self.scale, self._found())
+        return self.results
+
+    def _found(self) -> list[tuple[Cell, str, dict[str, Any]]]:
+        return [(c, o.key, o.record) for c, o in self._outcomes if o.record is not None]
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One line per run of this session, with the cell's labels as columns."""
+        rows = [cell.labels | record.run_row(cell, self.scale, key, r) for cell, key, r in self._found()]
+        return pd.DataFrame(rows)
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """One line per run and round of this session, with the cell's labels as columns."""
+        return pd.DataFrame([dict(cell.labels) | row for cell, _, r in self._found() for row in record.round_rows(cell, r)])
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Where records are read from: the repository's, then this session's."""
+        committed = [paths.recorded_folder()] if paths.checkout() else []
+        return [folder for folder in committed if folder != self.folder] + [self.folder]
+
+    def comparison(self) -> pd.DataFrame:
+        """Return paper, recorded and this run side by side, one line per cell, with the verdict."""
+        return verdict.comparison(self.paper, self.item.name, self.folders)
+
+    def claims(self) -> pd.DataFrame:
+        """Return what the paper says of this item, and whether it holds at each scale."""
+        table = verdict.claims(self.paper, self.folders)
+        return table[table["item"] == self.item.name].drop(columns="item").set_index("id")
+
+    def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
+        """Return the committed records of this item at a scale, with the cells' labels as columns."""
+        committed = record.read(self.folders[0], self.item.key, scale, rounds=rounds)
+        labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
+        known = [dict(labels.get((r, c), {})) for r, c in zip(committed["row"], committed["column"])]
+        return pd.concat([pd.DataFrame(known, index=committed.index), committed], axis=1)
+
+    def save(self, figure: Any, *, data: pd.DataFrame, alt: str, name: str | None = None) -> list[str]:
+        """Save a figure with its data and its description; returns the names of the files."""
+        from fedrepro import plots
+
+        written = plots.save(figure, self.folder / self.item.key, name or self.item.name, data=data, alt=alt)
+        return [path.name for path in written]
+
+
+def _show(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _values(column: pd.Series) -> str:
+    return ", ".join(dict.fromkeys(_show(value) for value in column))
+
+
+def _brief(stage: object) -> str:
+    sources = getattr(stage, "sources", None)
+    return " + ".join(_brief(s) for s in sources) if sources else repr(stage)

@@ -1,0 +1,277 @@
+"""The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import fedrepro
+from fedrepro import papers, paths, record
+from fedrepro.papers import SCALES, Cell, Item
+from fedrepro.runs import Outcome, Run, choose_device, play_all
+from fedrepro.store import Store, StoreError
+
+
+def budget_seconds(text: str) -> float:
+    """Turn "90s", "8m" or "1.5h" into seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 8m or 1.5h, got {text!r}")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command line."""
+    main = argparse.ArgumentParser(
+        prog="fedrepro",
+        description="Regenerate the tables and figures of papers on ensemble distillation in federated learning.",
+        epilog="example: fedrepro reproduce fedbe/table1_methods",
+    )
+    main.add_argument("--version", action="version", version=f"fedrepro {fedrepro.__version__}")
+    commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, example: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, epilog=f"example: {example}")
+
+    run = add(
+        "run",
+        "Play the runs behind items, going on from their checkpoints.",
+        "fedrepro run fedbe/table1_methods --scale short --only ConvNet,Step --seeds 3 --budget 8m",
+    )
+    reproduce = add(
+        "reproduce",
+        "Play the runs, execute the notebooks, write figures and the report; everything if no item is named.",
+        "fedrepro reproduce fedbe --scale smoke",
+    )
+    for command in (run, reproduce):
+        count = "+" if command is run else "*"
+        command.add_argument("items", nargs=count, metavar="ITEM", help="a paper (fedbe) or paper/item")
+        command.add_argument("--scale", choices=SCALES, default="smoke", help="default: smoke")
+        command.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0..N-1; default: the item's own")
+        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+        command.add_argument(
+            "--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions"
+        )
+        command.add_argument(
+            "--budget", type=budget_seconds, metavar="8m", help="stop the runs cleanly before this time is over"
+        )
+        command.add_argument(
+            "--record", action="store_true", help="also write the results into figures/ of the repository"
+        )
+    run.add_argument(
+        "--only", type=_labels, default=(), metavar="A,B", help="only these networks, partitions, methods"
+    )
+    run.add_argument("--list", action="store_true", help="show the runs and what is done, play none")
+    reproduce.add_argument(
+        "--timeout", type=budget_seconds, default=3600.0, metavar="1h", help="limit per notebook"
+    )
+    add("report", "Write the report from the records and show where it is.", "fedrepro report").add_argument(
+        "--record", action="store_true", help="write figures/report.md and .html of the repository"
+    )
+    add("list", "List the papers' items with their scales and seeds.", "fedrepro list")
+    data = add("data", "Prepare data sets, or list what is there.", "fedrepro data prepare cifar10")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    prepare = actions.add_parser(
+        "prepare",
+        help="make the prepared form of a data set",
+        epilog="example: fedrepro data prepare cifar10 --archive cifar-10-python.tar.gz",
+    )
+    prepare.add_argument("name", help="such as cifar10")
+    prepare.add_argument("--archive", type=Path, metavar="FILE", help="the official archive, if already here")
+    actions.add_parser("list", help="show the data sets and the folder in which they are looked for")
+    return main
+
+
+def _items(names: Sequence[str]) -> list[Item]:
+    targets = names or papers.names()
+    found = {item.key: item for name in targets for item in papers.find(name)}
+    return list(found.values())
+
+
+def _planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell, Run]]:
+    """List all runs, in the items' order of cells, all cells of a seed before the next seed."""
+    planned = []
+    for item in items:
+        if not item.grids or not item.batch:
+            continue
+        cells = papers.load(item.paper).cells(item.name, options.scale, only=getattr(options, "only", ()))
+        for seed in range(options.seeds or item.seeds[options.scale]):
+            for cell in cells:
+                setting = cell.setting.with_(precision=options.precision)
+                planned.append((cell, Run(setting, seed, f"{cell.row} {cell.column}")))
+    return planned
+
+
+def _play(items: list[Item], options: argparse.Namespace) -> tuple[list[tuple[Cell, Outcome]], Store]:
+    store = Store()
+    planned = _planned(items, options)
+    unique: dict[tuple[str, int], Run] = {}
+    for _, run in planned:
+        unique.setdefault((str(run.setting.asdict()), run.seed), run)
+    outcomes = play_all(
+        unique.values(), store, device=choose_device(options.device), budget=options.budget
+    )
+    by_run = dict(zip(unique, outcomes))
+    return [(cell, by_run[str(run.setting.asdict()), run.seed]) for cell, run in planned], store
+
+
+def _say(done: list[tuple[Cell, Outcome]], store: Store) -> bool:
+    """Tell what did not end well; returns whether everything did."""
+    counts: dict[str, int] = {}
+    shown = set()
+    for cell, outcome in done:
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+        if outcome.status in ("failed", "busy") and outcome.key not in shown:
+            print(f"{outcome.status}: {cell.item} {cell.row}, {cell.column}: {outcome.error}", file=sys.stderr)
+            shown.add(outcome.key)
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no runs needed"
+    print(f"runs: {summary}; store: {store.root}")
+    if counts.get("paused"):
+        print("the budget is spent; the same command goes on from here")
+    return set(counts) <= {"done"}
+
+
+def _write(folder: Path, done: list[tuple[Cell, Outcome]], scale: str) -> None:
+    by_item: dict[str, list] = {}
+    for cell, outcome in done:
+        if outcome.record is not None:
+            by_item.setdefault(cell.item, []).append((cell, outcome.key, outcome.record))
+    for item, found in by_item.items():
+        for path in record.write(folder, item, scale, found):
+            print(f"wrote {path}")
+
+
+def _run(options: argparse.Namespace) -> int:
+    items = _items(options.items)
+    if options.list:
+        return _show(items, options)
+    done, store = _play(items, options)
+    if options.record:
+        _write(paths.recorded_folder(), done, options.scale)
+    return 0 if _say(done, store) else 1
+
+
+def _show(items: list[Item], options: argparse.Namespace) -> int:
+    from fedrepro.assemble import fingerprint
+
+    store = Store()
+    for cell, run in _planned(items, options):
+        key = store.key(run.setting, run.seed, fingerprint(run.setting))
+        state = "done" if store.record(key) else "begun" if (store.root / key / "checkpoint.pt").exists() else "-"
+        print(f"{key}  {state:<5}  {cell.item}  {cell.row}, {cell.column}, seed {run.seed}")
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from fedrepro import batch, report
+
+    items = _items(options.items)
+    done, store = _play(items, options)
+    good = _say(done, store)
+    figures = paths.recorded_folder() if options.record else paths.made_folder()
+    if options.record:
+        _write(figures, done, options.scale)
+    jobs = []
+    for item in items:
+        parameters = {
+            "scale": options.scale,
+            "seeds": options.seeds or item.seeds[options.scale],
+            "device": options.device,
+            "out": str(figures),
+        }
+        notebook = paths.recorded_folder().parent / "notebooks" / f"{item.key}.ipynb"
+        output = paths.results_folder() / "notebooks" / f"{item.key}.ipynb"
+        jobs.append(
+            batch.Job(notebook=notebook, output=output, timeout=options.timeout, parameters=parameters)
+        )
+    for job, result in zip(jobs, batch.execute_all(jobs)):
+        good = good and result.ok
+        if not result.ok:
+            print(f"failed: {job.notebook}: {result.error}", file=sys.stderr)
+    written = report.write_report(figures, folders=paths.record_folders())
+    print(f"notebooks: {(RESULTS / 'notebooks').absolute()}")
+    print(f"figures:   {figures}")
+    print("report:    " + "\n           ".join(map(str, written)))
+    return 0 if good else 1
+
+
+def _report(options: argparse.Namespace) -> int:
+    from fedrepro import report
+
+    if options.record:
+        written = report.write_report(paths.recorded_folder(), folders=[paths.recorded_folder()])
+    else:
+        written = report.write_report(paths.made_folder(), folders=paths.record_folders())
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def _list() -> int:
+    for name in papers.names():
+        paper = papers.load(name)
+        print(paper.title)
+        for item in paper.items.values():
+            print(f"  {item.key:<28} {item.title} ({item.source})")
+            cells = [f"{scale}: {_count(item, scale)}" for scale in SCALES]
+            print(f"  {'':<28} {'; '.join(cells)}")
+    print(f"store: {paths.runs_folder()}")
+    return 0
+
+
+def _count(item: Item, scale: str) -> str:
+    if not item.batch:
+        return f"{item.seeds[scale]} seeds in the notebook"
+    cells = len(papers.load(item.paper).cells(item.name, scale))
+    return f"{cells} cells x {item.seeds[scale]} seeds"
+
+
+def _data(options: argparse.Namespace) -> int:
+    from fedrepro.data import available, data_root
+    from fedrepro.prepare import prepare
+
+    if options.action == "prepare":
+        print(prepare(options.name, archive=options.archive))
+        return 0
+    for name, present, where, images in available():
+        print(f"{name:<12} {'ready' if present else 'missing':<8} {images:>6} images  {where}")
+    print(f"data root: {data_root()}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns 0 only if everything asked for was done."""
+    options = parser().parse_args(arguments)
+    commands = {
+        "run": _run,
+        "reproduce": _reproduce,
+        "report": _report,
+        "list": lambda _: _list(),
+        "data": _data,
+    }
+    try:
+        return commands[options.command](options)
+    except (ValueError, StoreError, OSError) as error:
+        print(f"fedrepro: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedrepro: interrupted; finished rounds are kept, the same command goes on", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

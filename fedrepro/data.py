@@ -1,0 +1,261 @@
+"""Data sets: what they are, where they lie, and how they are read.
+
+The prepared form is `<data root>/<name>/{train,test}_images.npy` (uint8 NHWC) and `_labels.npy` (int64),
+written by `fedrepro.prepare` or copied by hand. A new data set is an entry in `DATASETS`, and in `ARCHIVES` there.
+
+Shapes: N images, C classes, H, W height and width in pixels, D features.
+"""
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from fedrepro.partition import apportion
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Labelled images, or the features of a toy problem, on one device.
+
+    The normalisation constants are per channel and in units of [0, 1] pixels.
+    """
+
+    name: str
+    images: Tensor  # uint8 [N, H, W, 3], or float32 features [N, D]
+    labels: Tensor  # int64 [N], in [0, C)
+    classes: tuple[str, ...]  # the C class names
+    mean: tuple[float, ...] = ()  # 3 values, none for features
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError where the parts do not fit together."""
+        images, labels, mean, std = self.images, self.labels, self.mean, self.std
+        pixels = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3
+        if not pixels and not (images.dtype == torch.float32 and images.ndim == 2):
+            raise ValueError(f"images must be uint8 [N, H, W, 3] or float32 [N, D], got {_describe(images)}")
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise ValueError(f"labels must be int64 [{len(images)}], got {_describe(labels)}")
+        if labels.device != images.device:
+            raise ValueError(f"labels must lie on the images' {images.device}, got {labels.device}")
+        _check_range("labels", labels, self.class_count)
+        if not len(mean) == len(std) == 3 * pixels or min(std, default=1.0) <= 0:
+            raise ValueError(f"mean and std > 0 must have {3 * pixels} values, got {mean} and {std}")
+
+    def __len__(self) -> int:
+        """Return the number of images N."""
+        return len(self.labels)
+
+    @property
+    def class_count(self) -> int:
+        """Return the number of classes C."""
+        return len(self.classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the SHA-256 (hex) of the types, shapes and bytes of images and labels, on any device."""
+        digest = hashlib.sha256()
+        for tensor in (self.images, self.labels):
+            array = np.ascontiguousarray(tensor.cpu().numpy())
+            digest.update(f"{array.dtype.name}{array.shape}".encode())
+            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).data)
+        return digest.hexdigest()
+
+    def subset(self, index: np.ndarray | Tensor) -> "Data":
+        """Return the images at the given positions, integers [n] in [0, N), in that order."""
+        chosen = torch.as_tensor(index, device=self.images.device)
+        if chosen.ndim != 1 or chosen.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"index must be int64 [n], got {_describe(chosen)}")
+        _check_range("index", chosen, len(self))
+        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+
+    def to(self, device: torch.device | str) -> "Data":
+        """Return the same data on another device."""
+        moved = replace(self, images=self.images.to(device), labels=self.labels.to(device))
+        if "fingerprint" in self.__dict__:  # the content is the same: spare the hashing
+            moved.__dict__["fingerprint"] = self.fingerprint
+        return moved
+
+
+def _describe(array: Tensor | np.ndarray) -> str:
+    """Return type and shape for a message, as in "uint8 [10, 32, 32, 3]"."""
+    return f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)}"
+
+
+def _check_range(what: str, values: Tensor, stop: int) -> None:
+    """Raise a ValueError unless all integers lie in [0, stop)."""
+    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < stop:
+        raise ValueError(f"{what} must be in [0, {stop}), got {int(values.min())} to {int(values.max())}")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a data set must look like; the checksums are the fingerprints of its loaded splits."""
+
+    shape: tuple[int, int, int]
+    sizes: Mapping[Split, int]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    checksums: Mapping[Split, str]
+    shipped: bool = False  # by a dependency; otherwise it must be prepared
+
+
+DATASETS: Mapping[str, Spec] = {
+    "digits": Spec(
+        shape=(32, 32, 3),
+        sizes={"train": 1297, "test": 500},
+        classes=tuple("0123456789"),
+        shipped=True,
+        mean=(0.30575,) * 3,
+        std=(0.32379,) * 3,
+        checksums={
+            "train": "72c4a22d4dee7fd6efcb43321dd2fdd600c37d5781237636a0b147a7d4b4c585",
+            "test": "cd93fb6867833a4ed68b642ceb72fe9bda07396bf0e15de4a9958cbc276830c3",
+        },
+    ),
+    "cifar10": Spec(
+        shape=(32, 32, 3),
+        sizes={"train": 50_000, "test": 10_000},
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        checksums={
+            "train": "4678791e8b193077bc8acdfb69bd2cd024f0aee22026b37e000f3b5e13673625",
+            "test": "cb91f375612301f21baf3d187c68333c55c0d562c053bc6a708d34e8f2bd67d7",
+        },
+    ),
+}
+
+
+def spec_of(name: str) -> Spec:
+    """Return what is known of a data set."""
+    if name not in DATASETS:
+        raise ValueError(f"data set must be one of {', '.join(DATASETS)}, got {name!r}")
+    return DATASETS[name]
+
+
+def data_root() -> Path:
+    """Return the folder of prepared data: `$FEDREPRO_DATA`, else in the user's cache folder."""
+    if chosen := os.environ.get("FEDREPRO_DATA"):
+        return Path(chosen).expanduser()
+    windows = platform.system() == "Windows"
+    variable, fallback = ("LOCALAPPDATA", "~/AppData/Local") if windows else ("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get(variable) or fallback).expanduser() / "fedrepro" / "data"
+
+
+def files(name: str, split: Split, root: Path) -> tuple[Path, Path]:
+    """Return where a split's images and labels lie in prepared form."""
+    return root / name / f"{split}_images.npy", root / name / f"{split}_labels.npy"
+
+
+class Available(NamedTuple):
+    """A data set, whether all of its files are there, where ("shipped"), and the images of both splits."""
+
+    name: str
+    present: bool
+    where: Path | str
+    images: int
+
+
+def available(root: Path | None = None) -> list[Available]:
+    """List the data sets; only `load` looks whether the files are whole."""
+    root = root or data_root()
+    lines = []
+    for name, spec in DATASETS.items():
+        present = all(path.is_file() for split in SPLITS for path in files(name, split, root))
+        where = "shipped" if spec.shipped else root / name
+        lines.append(Available(name, present or spec.shipped, where, sum(spec.sizes.values())))
+    return lines
+
+
+def load(name: str, split: Split, *, root: Path | None = None) -> Data:
+    """Load one split of a data set on the CPU, checked and in canonical order.
+
+    That order is by label, then by a digest of the image: files in archive order, sorted by class or copied
+    by hand in any order give bit-identical tensors, hence identical partitions. Nothing is shuffled.
+
+    Args:
+        name: a key of `DATASETS`: "digits" or "cifar10".
+        split: "train" or "test".
+        root: folder of prepared data; `data_root()` if None.
+
+    Raises:
+        FileNotFoundError: if a file is missing; the message names it and the command that mends it.
+        ValueError: if a file is damaged, likewise, or a name is unknown.
+    """
+    spec = spec_of(name)
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if spec.shipped:
+        place, mend = "scikit-learn", "install another version of scikit-learn"
+        images, labels = _digits(split)
+    else:
+        paths = files(name, split, root or data_root())
+        place, mend = f"{paths[0]} or {paths[1].name}", f"run `fedrepro data prepare {name}`"
+        images = _array(paths[0], "uint8", [spec.sizes[split], *spec.shape], 256, mend)
+        labels = _array(paths[1], "int64", [spec.sizes[split]], len(spec.classes), mend)
+    order = canonical_order(images, labels)
+    tensors = torch.from_numpy(images[order]), torch.from_numpy(labels[order])
+    data = Data(name, *tensors, spec.classes, spec.mean, spec.std)
+    if data.fingerprint != spec.checksums[split]:
+        raise ValueError(
+            f"{place}: wrong content for {name}'s {split} split, SHA-256 expected {spec.checksums[split]},"
+            f" found {data.fingerprint}; {mend}"
+        )
+    return data
+
+
+def canonical_order(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the positions [N] that sort by label, then by digest; ties are equal in every byte."""
+    rows = np.ascontiguousarray(images).reshape(len(labels), -1)
+    digests = b"".join(hashlib.sha256(row.data).digest() for row in rows)
+    words = np.frombuffer(digests, dtype=">u8").reshape(-1, 4)
+    return np.lexsort((*words.T[::-1], labels))
+
+
+def _array(path: Path, dtype: str, shape: list[int], stop: int, mend: str) -> np.ndarray:
+    """Map one prepared file into memory after checking that it holds integers in [0, stop) as described."""
+    try:
+        array: np.ndarray[Any, Any] = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} is missing; {mend}") from error
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {mend}") from error
+    if array.dtype != dtype or list(array.shape) != shape:
+        raise ValueError(f"{path} must hold {dtype} {shape}, found {_describe(array)}; {mend}")
+    if array.min() < 0 or array.max() >= stop:
+        raise ValueError(f"{path} must be in [0, {stop}), found {array.min()} to {array.max()}; {mend}")
+    return array
+
+
+def _digits(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Return scikit-learn's 8x8 digits enlarged to uint8 [n, 32, 32, 3] pixels, and labels [n].
+
+    The test split is the start of every class in canonical order. Pixels 0 to 16 times 255/16 and bilinear
+    weights in eighths are exact in float32, so every machine gets the same bytes.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = torch.from_numpy(digits.images).float()[:, None] * (255 / 16)
+    enlarged = interpolate(pixels, size=(32, 32), mode="bilinear", align_corners=False)
+    images = enlarged.round().to(torch.uint8).permute(0, 2, 3, 1).repeat(1, 1, 1, 3).numpy()
+    labels = digits.target.astype(np.int64)
+    order = canonical_order(images, labels)
+    quota = apportion(np.bincount(labels), DATASETS["digits"].sizes["test"])
+    test = np.concatenate([order[labels[order] == c][:n] for c, n in enumerate(quota)])
+    index = test if split == "test" else np.setdiff1d(order, test)
+    return images[index], labels[index]

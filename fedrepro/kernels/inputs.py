@@ -1,0 +1,58 @@
+"""From stored images to network inputs: gather, crop, flip, normalise, batched on the data's device.
+
+Shapes: N images, B batch, H x W pixels, D features.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrepro.data import Data
+
+
+def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor, *, pad: int) -> Tensor:
+    """Crop each image out of its padded self, then mirror it where asked.
+
+    Args:
+        images: [B, H, W, 3] uint8.
+        shift: [B, 2] crop offset (down, right) in [0, 2 pad]; (pad, pad) is the image itself.
+        flip: [B] bool.
+        pad: black pixels added on each side.
+
+    Returns:
+        [B, H, W, 3] uint8.
+    """
+    count, height, width, _ = images.shape
+    device = images.device
+    rows = shift[:, :1].long() + torch.arange(height, device=device)  # [B, H]
+    columns = torch.arange(width, device=device).expand(count, width)
+    columns = torch.where(flip[:, None], width - 1 - columns, columns) + shift[:, 1:].long()  # [B, W]
+    padded = F.pad(images, (0, 0, pad, pad, pad, pad))
+    member = torch.arange(count, device=device)[:, None, None]
+    return padded[member, rows[:, :, None], columns[:, None, :]]
+
+
+def inputs(
+    data: Data,
+    index: Tensor,
+    *,
+    dtype: torch.dtype,
+    shift: Tensor | None = None,
+    flip: Tensor | None = None,
+    pad: int = 0,
+) -> Tensor:
+    """Return the network's input for some images, [B, 3, H, W] channels-last, or [B, D] for features.
+
+    Pixels are scaled to [0, 1] and normalised with the data set's mean and standard deviation. Without
+    `shift` and `flip` nothing is augmented.
+    """
+    batch = data.images[index]
+    if batch.ndim == 2:
+        return batch.to(dtype)
+    if flip is not None and shift is not None:
+        if pad == 0:
+            shift = torch.zeros_like(shift)
+        batch = crop_and_flip(batch, shift, flip, pad=pad)
+    mean = torch.tensor(data.mean, dtype=dtype, device=batch.device) * 255
+    std = torch.tensor(data.std, dtype=dtype, device=batch.device) * 255
+    return batch.to(dtype).sub_(mean).div_(std).permute(0, 3, 1, 2)

@@ -1,0 +1,218 @@
+"""The plain kernel: one model at a time, with nn.Module and torch.optim. Every other kernel is held to it.
+
+Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrepro.architecture import Architecture
+from fedrepro.data import Data
+from fedrepro.kernels.inputs import inputs
+from fedrepro.optim import Sgd
+from fedrepro.plan import BatchPlan
+from fedrepro.stack import Stack
+
+PRECISIONS = ("float32", "bfloat16", "float64")
+
+
+class NonFiniteLossError(ArithmeticError):
+    """A loss became infinite or NaN; `member` tells which model of the stack it was."""
+
+    def __init__(self, member: int) -> None:
+        super().__init__(f"the loss of member {member} is not finite")
+        self.member = member
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training returns.
+
+    stack: the final models [S]; average: the mean of each member's collected models [S] (a copy of `stack`
+    when none was collected); velocity: momentum buffers [S, P]; loss: mean loss over all steps [S].
+    """
+
+    stack: Stack
+    average: Stack
+    velocity: Tensor
+    loss: Tensor
+
+
+def _autocast(device: torch.device, precision: str):  # noqa: ANN202 (a context manager of either kind)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+def _module(architecture: Architecture, like: Tensor) -> nn.Module:
+    return architecture.make().to(device=like.device, dtype=like.dtype, memory_format=torch.channels_last)
+
+
+def train(
+    architecture: Architecture,
+    start: Stack,
+    data: Data,
+    targets: Tensor,
+    plan: BatchPlan,
+    sgd: Sgd,
+    *,
+    precision: str = "float32",
+    collect: Tensor | None = None,
+    velocity: Tensor | None = None,
+    loss_scale: float = 1.0,
+) -> Trained:
+    """Train every member of a stack on its own batches.
+
+    The loss is cross-entropy, the mean over the batch of -sum_c p_c log q_c (FedBE eq. 1 for labels, section 4
+    for pseudo-labels). Convolutions may run in bfloat16; weights, statistics, loss and update are float32.
+
+    Args:
+        architecture: the network of all members.
+        start: S initial models on the data's device.
+        data: the images that the plan points into.
+        targets: labels [N] int64, or probabilities [N, C].
+        plan: batches of each member, on any device.
+        sgd: learning rates [T], momentum, weight decay.
+        precision: "float32", "bfloat16", or "float64" (then `start` is float64).
+        collect: [T] bool, steps after which the weights enter the running mean (SWA).
+        velocity: momentum buffers [S, P] to go on from; zero when not given.
+        loss_scale: factor on the loss; 1 is the paper's, 1/C that of FedBE's released code.
+
+    Returns:
+        Final and averaged models, momentum buffers and mean losses.
+
+    Raises:
+        NonFiniteLossError: naming the first member whose loss is infinite or NaN.
+    """
+    module = _module(architecture, start.params).train()
+    parameters = list(module.parameters())
+    plan = plan.to(start.params.device)
+    counts = plan.mask.sum(2).tolist()  # [S, T], read once: no step waits for the device
+    rates = sgd.lr.tolist()
+    finals: list[Stack] = []
+    averages: list[Stack] = []
+    velocities: list[Tensor] = []
+    losses: list[Tensor] = []
+    for member in range(len(start)):
+        start.load(member, module)
+        optimizer = torch.optim.SGD(
+            [
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": sgd.weight_decay},
+                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=0.0,
+            momentum=sgd.momentum,
+        )
+        if velocity is not None and sgd.momentum:
+            for p, (_, view) in zip(parameters, start.layout.views(velocity[member], start.layout.params)):
+                optimizer.state[p]["momentum_buffer"] = torch.empty_like(p).copy_(view)
+        total = torch.zeros((), dtype=start.params.dtype, device=start.params.device)
+        mean, collected = torch.zeros_like(start.params[member]), 0
+        for step, count in enumerate(counts[member]):
+            if count == 0:
+                continue
+            index = plan.index[member, step, :count]
+            x = inputs(
+                data,
+                index,
+                dtype=start.params.dtype,
+                shift=plan.shift[member, step, :count],
+                flip=plan.flip[member, step, :count],
+                pad=plan.pad,
+            )
+            with _autocast(x.device, precision):
+                logits = module(x)
+            loss = F.cross_entropy(logits.to(start.params.dtype), targets[index])
+            optimizer.zero_grad(set_to_none=True)
+            (loss * loss_scale).backward()
+            for group in optimizer.param_groups:
+                group["lr"] = rates[step]
+            optimizer.step()
+            total += loss.detach()
+            if collect is not None and bool(collect[step]):
+                collected += 1
+                mean += (_flat(parameters) - mean) / collected
+        total /= max(sum(count > 0 for count in counts[member]), 1)
+        if not bool(total.isfinite()):
+            raise NonFiniteLossError(member)
+        final = Stack.of(module)
+        finals.append(final)
+        averages.append(Stack(final.layout, mean[None], final.buffers, final.counters) if collected else final)
+        momenta = [optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in parameters]
+        velocities.append(_flat(momenta))
+        losses.append(total)
+    return Trained(_join(finals), _join(averages), torch.stack(velocities), torch.stack(losses))
+
+
+def _flat(tensors: list[Tensor] | list[nn.Parameter]) -> Tensor:
+    return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+
+def _join(stacks: list[Stack]) -> Stack:
+    layout = stacks[0].layout
+    parts = [[getattr(s, name) for s in stacks] for name in ("params", "buffers", "counters")]
+    return Stack(layout, *(torch.cat(part) for part in parts))
+
+
+@torch.no_grad()
+def predict(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+) -> Tensor:
+    """Run every member over a data set in evaluation mode, without augmentation.
+
+    Args:
+        architecture: the network of all members.
+        stack: M models on the data's device.
+        data: N images.
+        precision: as in `train`.
+        batch_size: images per forward pass; the result depends on it only by rounding.
+
+    Returns:
+        Logits [M, N, C] in the stack's dtype.
+    """
+    module = _module(architecture, stack.params).eval()
+    out = stack.params.new_empty(len(stack), len(data), architecture.classes)
+    batches = torch.arange(len(data), device=data.images.device).split(batch_size)
+    for member in range(len(stack)):
+        stack.load(member, module)
+        for index in batches:
+            x = inputs(data, index, dtype=stack.params.dtype)
+            with _autocast(x.device, precision):
+                out[member, index] = module(x).to(out.dtype)
+    return out
+
+
+@torch.no_grad()
+def recalibrate(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+) -> Stack:
+    """Recompute the BatchNorm statistics of every member by one pass over a data set.
+
+    Needed after any change of the weights that did not go through training, such as SWA's average. The
+    statistics are the plain mean over batches (cumulative averaging), images are not augmented.
+
+    Returns:
+        The same parameters with new buffers; networks without BatchNorm come back unchanged.
+    """
+    module = _module(architecture, stack.params)
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return stack
+    batches = torch.arange(len(data), device=data.images.device).split(batch_size)
+    done = []
+    for member in range(len(stack)):
+        stack.load(member, module)
+        module.train()
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None
+        for index in batches:
+            with _autocast(stack.params.device, precision):
+                module(inputs(data, index, dtype=stack.params.dtype))
+        fresh = Stack.of(module)
+        done.append(Stack(fresh.layout, stack.params[member : member + 1], fresh.buffers, fresh.counters))
+    return _join(done)

@@ -1,0 +1,185 @@
+"""A federated method as a value: stages that never change their order, composed into one round.
+
+    plan     who takes part, from which model, how long                     [S]
+    train    the clients' own training                                      [S, ...]
+    weigh    shares of the participants                                     [K, S]
+    server   mix(shares, clients), and what the server makes of it          [K, ...]
+    teach    the ensemble's members                                         [M, ...]
+    combine  the members' outputs into one prediction                       [N, C]
+    distill  from the prediction back to a model                            [K, ...]
+
+"Off" is a value as well (`Nobody`, `Keep`): no stage asks which method it serves.
+
+Shapes: S participants, K global models, M members, N images, C classes, P parameters.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from fedrepro.distill import Distill, Distilled
+from fedrepro.ensemble import Combine, Ensemble
+from fedrepro.federation import Federation
+from fedrepro.kernels.plain import Trained
+from fedrepro.plan import Participants
+from fedrepro.posterior import Aggregation, Teach
+from fedrepro.rng import Streams
+from fedrepro.stack import Stack
+
+
+@dataclass(frozen=True)
+class State:
+    """What a run carries from round to round.
+
+    round: rounds done; models: the global models [K]; memory: further tensors by name, such as momentum.
+    """
+
+    round: int
+    models: Stack
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a reader may want to look at after a round.
+
+    who: participants; clients: their models [S]; shares [K, S]; average: the aggregated model [K];
+    teacher: the ensemble; targets [N, C]: its predictions on the public images, no rows when not asked;
+    train_loss, distill_loss: means over steps; seconds: wall time by stage.
+    """
+
+    who: Participants
+    clients: Stack
+    shares: Tensor
+    average: Stack
+    teacher: Ensemble
+    targets: Tensor
+    train_loss: float
+    distill_loss: float
+    seconds: Mapping[str, float]
+
+
+Init = Callable[[Federation, int], State]
+Round = Callable[[State, Federation, Streams], tuple[State, Trace]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A pair of pure functions, and which of its predictions stands for it in a table.
+
+    Args:
+        init: (federation, seed) -> the state before the first round.
+        round: (state, federation, streams) -> the state after one more round, and its trace.
+        answer: "student" (the global model) or "ensemble" (the teachers together).
+        stages: the stages that it was composed of, for printing.
+    """
+
+    init: Init
+    round: Round
+    answer: str
+    stages: tuple[tuple[str, object], ...] = ()
+
+    def __str__(self) -> str:
+        """Show the stages, one per line."""
+        width = max((len(name) for name, _ in self.stages), default=0)
+        return "\n".join(f"{name:<{width}}  {stage!r}" for name, stage in self.stages)
+
+
+class Stopwatch:
+    """Wall time by stage; waits for the device, so that a stage's own work is counted with it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+        self._last = self._now()
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Book the time since the last lap on a stage."""
+        now = self._now()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+def one_global_model(federation: Federation, seed: int) -> State:
+    """Start a run with one global model, drawn from the seed."""
+    return State(0, federation.start(seed))
+
+
+Plan = Callable[[int, Streams], Participants]
+Train = Callable[[Stack, Participants, Federation, Streams], Trained]
+Weigh = Callable[[Federation, Participants], Tensor]
+Server = Callable[[Tensor, Stack, Federation], Stack]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The seven stages of a round, in their order."""
+
+    plan: Plan
+    train: Train
+    weigh: Weigh
+    server: Server
+    teach: Teach
+    combine: Combine
+    distill: Distill
+
+    def __call__(self, state: State, federation: Federation, streams: Streams) -> tuple[State, Trace]:
+        """Play one round (FedBE Algorithm 1, one pass of its loop over r)."""
+        watch = Stopwatch(federation.device)
+        who = self.plan(federation.clients, streams)
+        start = state.models.take(list(who.models))
+        trained = self.train(start, who, federation, streams)
+        watch.lap("train")
+        shares = self.weigh(federation, who)
+        average = self.server(shares, trained.stack, federation)
+        watch.lap("aggregate")
+        round = Aggregation(start, trained.stack, shares, average)
+        teacher = Ensemble(self.teach(round, federation, streams), self.combine, federation)
+        watch.lap("teach")
+        distilled: Distilled = self.distill(average, teacher, federation, streams)
+        watch.lap("distill")
+        trace = Trace(
+            who,
+            trained.stack,
+            shares,
+            average,
+            teacher,
+            distilled.targets,
+            float(trained.loss.double().cpu() @ shares[0].double()),
+            distilled.loss,
+            watch.seconds,
+        )
+        return State(state.round + 1, distilled.student, state.memory), trace
+
+
+def compose(
+    *,
+    plan: Plan,
+    train: Train,
+    weigh: Weigh,
+    server: Server,
+    teach: Teach,
+    combine: Combine,
+    distill: Distill,
+    answer: str = "student",
+) -> Method:
+    """Compose stages into a method; see the module's table for what each stage does.
+
+    Raises:
+        ValueError: if `answer` is neither "student" nor "ensemble".
+    """
+    if answer not in ("student", "ensemble"):
+        raise ValueError(f'answer must be "student" or "ensemble", got {answer!r}')
+    stages = Stages(
+        plan=plan, train=train, weigh=weigh, server=server, teach=teach, combine=combine, distill=distill
+    )
+    shown = tuple((f.name, getattr(stages, f.name)) for f in fields(stages))
+    return Method(one_global_model, stages, answer, shown)

@@ -1,0 +1,249 @@
+"""Partitions: which images go to the server and which to each client.
+
+Every index array that leaves this module is int64 and sorted, every decision is drawn from the generator that
+the caller passes, no function can loop for ever, and an argument out of its range is a ValueError.
+
+Shapes: S clients, N images, C classes, D draws.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+Labels = NDArray[np.integer]
+
+_BATCH_SCALARS = 1_000_000  # Dirichlet proportions drawn at once: 8 MB, a tenth of a second
+
+
+def _checked(labels: Labels, clients: int = 1) -> tuple[Index, Index]:
+    """Return the labels [N] as int64 and the images per class [C] after checking both arguments."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or array.size == 0:
+        raise ValueError(f"labels must be a non-empty 1-D integer array, got {array.dtype} {array.shape}")
+    if array.min() < 0:
+        raise ValueError(f"labels must be >= 0, got {array.min()}")
+    if not 1 <= clients <= array.size:
+        raise ValueError(f"clients must be in [1, {array.size}] (the images), got {clients}")
+    return array.astype(np.int64), np.bincount(array).astype(np.int64)
+
+
+def _deal(labels: Index, counts: Index, rng: np.random.Generator) -> list[Index]:
+    """Deal counts [S, C] images, shuffled inside each class, to S parts; what is left over stays unused."""
+    dealt: list[list[Index]] = [[] for _ in counts]
+    for c, column in enumerate(counts.T):
+        shuffled = rng.permutation(np.flatnonzero(labels == c))
+        cuts = np.concatenate(([0], np.cumsum(column)))
+        for pieces, (start, stop) in zip(dealt, pairwise(cuts)):
+            pieces.append(shuffled[start:stop])
+    return [np.sort(np.concatenate(pieces)).astype(np.int64) for pieces in dealt]
+
+
+def apportion(counts: Index, size: int) -> Index:
+    """Share a size over classes in proportion to their images, by the largest remainder.
+
+    Args:
+        counts: images per class, int64 [C].
+        size: images to share out, 0 to the sum of the counts.
+
+    Returns:
+        Images per class, int64 [C], summing to `size`; equal remainders favour the lower class.
+    """
+    total = int(counts.sum())
+    if not 0 <= size <= total:
+        raise ValueError(f"size must be in [0, {total}] (the number of images), got {size}")
+    quota, remainder = np.divmod(size * counts, total)
+    quota[np.argsort(-remainder, kind="stable")[: size - int(quota.sum())]] += 1
+    return quota
+
+
+def stratified_split(labels: Labels, size: int, *, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Hold out a stratified random part, as the server's unlabelled data or a validation set.
+
+    Args:
+        labels: class of each image, integers [N].
+        size: images to hold out, 0 to N; equal classes give exactly size / C each when that is whole.
+        rng: source of the choice inside each class.
+
+    Returns:
+        (held [size], rest [N - size]): disjoint, together all images.
+    """
+    labels, available = _checked(labels)
+    quota = apportion(available, size)
+    held, rest = _deal(labels, np.stack([quota, available - quota]), rng)
+    return held, rest
+
+
+def step(
+    labels: Labels,
+    *,
+    clients: int,
+    major_classes: int,
+    major_images: int,
+    minor_images: int,
+    rng: np.random.Generator,
+) -> list[Index]:
+    """Partition in steps: each client holds many images of its major classes and few of all others.
+
+    FedBE, section 5.1: 10 clients with 1,960 images of 2 major classes and 10 of the 8 others use up 4,000
+    images per class exactly if every class is major for the same number of clients, so that is the rule here.
+
+    Args:
+        labels: class of each image, integers [N], with every class from 0 to C - 1 present.
+        clients: number of clients S.
+        major_classes: distinct major classes per client, 1 to C.
+        major_images: images per client of each major class, >= 1.
+        minor_images: images per client of each other class, >= 0.
+        rng: source of the major classes and of the images.
+
+    Returns:
+        S disjoint index arrays; images beyond the counts stay unused.
+
+    Raises:
+        ValueError: if the major classes cannot be shared evenly, or a class has too few images.
+    """
+    labels, available = _checked(labels, clients)
+    classes = available.size
+    if not 1 <= major_classes <= classes:
+        raise ValueError(f"major_classes must be in [1, {classes}] (the classes), got {major_classes}")
+    if major_images < 1 or minor_images < 0:
+        raise ValueError(f"need major_images >= 1 and minor_images >= 0, got {major_images}, {minor_images}")
+    if clients * major_classes % classes:
+        raise ValueError(
+            "clients * major_classes must be a multiple of the classes (each is major for equally many"
+            f" clients), got {clients} * {major_classes} for {classes} classes"
+        )
+    holders = clients * major_classes // classes
+    needed = holders * major_images + (clients - holders) * minor_images
+    if available.min() < needed:
+        raise ValueError(
+            f"class {available.argmin()} needs {needed} images ({holders} clients x {major_images} major +"
+            f" {clients - holders} x {minor_images} minor), got {available.min()}"
+        )
+    major = _major_classes(clients, classes, major_classes, rng)
+    return _deal(labels, np.where(major, major_images, minor_images).astype(np.int64), rng)
+
+
+def _major_classes(clients: int, classes: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Draw which classes are major, bool [S, C], uniformly among all tables with equal rows and columns.
+
+    Rejection would need thousands of draws for 100 clients with 5 classes. Instead two random clients pool
+    the classes that only one of them has and share them out again at random: each such trade keeps every row
+    and column sum, and its stationary distribution is uniform (Strona et al. 2014; Carstens 2015).
+    """
+    table = np.zeros((clients, classes), dtype=np.bool_)
+    start = (np.arange(clients * each) % classes).reshape(clients, each)
+    np.put_along_axis(table, start, True, axis=1)
+    if clients == 1:
+        return table
+    for _ in range(20 * clients):
+        pair = rng.choice(clients, 2, replace=False)
+        first, second = table[pair]
+        pool = rng.permutation(np.flatnonzero(first ^ second))
+        # Rows have equal sums, so each of the two gives half of the pool and gets half of it back.
+        half = pool.size // 2
+        table[np.ix_(pair, pool)] = False
+        table[pair[0], pool[:half]] = True
+        table[pair[1], pool[half:]] = True
+    return table
+
+
+def classwise(
+    labels: Labels,
+    *,
+    clients: int,
+    partition_alpha: float,
+    min_size: int = 10,
+    balance: bool = False,
+    rng: np.random.Generator,
+    max_draws: int = 50_000,
+) -> list[Index]:
+    """Partition each class over the clients in Dirichlet proportions (FedBE, section 5.1).
+
+    For every class c: p ~ Dir(partition_alpha * 1_S), cut at floor(cumsum(p) * n_c); all are drawn again
+    until the smallest client holds `min_size` images.
+
+    Args:
+        labels: class of each image, integers [N].
+        clients: number of clients S.
+        partition_alpha: concentration, > 0; small values give each class to few clients.
+        min_size: images that the smallest client must hold, >= 0; the text of FedBE states none, its code 10.
+        balance: the rule of FedBE's and FedMA's released code: a client that holds N / S images already gets
+            nothing of the classes still to come, and the proportions of the others are scaled up.
+        rng: source of the proportions and of the images.
+        max_draws: draws of all proportions before giving up, >= 1.
+
+    Returns:
+        S disjoint index arrays that cover all images.
+
+    Raises:
+        ValueError: if no draw of `max_draws` reaches `min_size`.
+    """
+    labels, available = _checked(labels, clients)
+    if not 0 < partition_alpha < np.inf:
+        raise ValueError(f"partition_alpha must be positive and finite, got {partition_alpha}")
+    if min_size < 0 or max_draws < 1:
+        raise ValueError(f"min_size must be >= 0 and max_draws >= 1, got {min_size} and {max_draws}")
+    if min_size * clients > labels.size:
+        raise ValueError(f"min_size * clients must be <= {labels.size} images, got {min_size} * {clients}")
+    limit = max(1, _BATCH_SCALARS // (available.size * clients))
+    drawn, batch = 0, 1
+    while drawn < max_draws:
+        batch = min(batch, limit, max_draws - drawn)
+        counts = _dirichlet_counts(available, clients, partition_alpha, balance, batch, rng)
+        good = np.flatnonzero(counts.sum(axis=2).min(axis=1) >= min_size)
+        if good.size:
+            return _deal(labels, counts[good[0]], rng)
+        drawn += batch
+        batch *= 4  # the first draw nearly always does; the batches grow only where it does not
+    raise ValueError(
+        f"no partition in {max_draws} draws gave every client {min_size} images (partition_alpha"
+        f" {partition_alpha}, {clients} clients, {labels.size} images): raise partition_alpha or max_draws,"
+        " or lower min_size or clients"
+    )
+
+
+def _dirichlet_counts(
+    available: Index, clients: int, alpha: float, balance: bool, draws: int, rng: np.random.Generator
+) -> Index:
+    """Draw the images of each client and class D times, int64 [D, S, C]; an impossible draw is all -1."""
+    proportions = rng.dirichlet(np.full(clients, alpha), size=(draws, available.size))  # [D, C, S]
+    counts = np.zeros((draws, clients, available.size), dtype=np.int64)
+    possible = np.ones(draws, dtype=np.bool_)
+    for c, images in enumerate(available):
+        shares = proportions[:, c]
+        if balance:
+            shares = shares * (counts.sum(axis=2) < available.sum() / clients)
+        upto = np.cumsum(shares, axis=1)
+        total = upto[:, -1:]
+        possible &= total[:, 0] > 0  # all of the mass may lie on full clients when alpha is tiny
+        # Dividing makes the last cut n_c exactly, so rounding gives no image to a client without a share.
+        cuts = np.floor(upto / np.where(total > 0, total, 1.0) * images).astype(np.int64)
+        counts[:, :, c] = np.diff(cuts, axis=1, prepend=0)
+    counts[~possible] = -1
+    return counts
+
+
+def iid(labels: Labels | int, *, clients: int, rng: np.random.Generator) -> list[Index]:
+    """Partition N images (labels [N], or just N) at random into S parts whose sizes differ by at most one."""
+    labels, _ = _checked(np.zeros(labels, np.int64) if isinstance(labels, int) else labels, clients)
+    return [np.sort(part).astype(np.int64) for part in np.array_split(rng.permutation(labels.size), clients)]
+
+
+def split_hash(parts: Sequence[Index]) -> str:
+    """Return the SHA-256 (hex) of a partition: the order of clients counts, that inside a client does not."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.array([len(part), *np.sort(part)], dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def class_counts(labels: Labels, parts: Sequence[Index], classes: int) -> Index:
+    """Return the images of each of S clients in each of C classes, int64 [S, C]; labels as above."""
+    labels, available = _checked(labels)
+    if available.size > classes:
+        raise ValueError(f"labels must be in [0, {classes}), got {available.size - 1}")
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts]).astype(np.int64)

@@ -1,0 +1,165 @@
+"""Who takes part in a round, and which images go into which step.
+
+Every random choice of training (participants, shuffles, crops, flips) is made here, before any kernel runs,
+so that all kernels see the same batches and must agree.
+
+Shapes: S clients of the round, T steps, B batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrepro.rng import Streams
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The clients of one round [S]: their numbers, the global model each starts from, and local epochs."""
+
+    clients: tuple[int, ...]
+    models: tuple[int, ...]
+    epochs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Draw a share of the clients without replacement; all of them when participation is 1.
+
+    Args:
+        participation: share of the clients that take part, in (0, 1].
+        local_epochs: passes over its own data that each client makes, >= 1.
+    """
+
+    participation: float
+    local_epochs: int
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 < self.participation <= 1:
+            raise ValueError(f"participation must be in (0, 1], got {self.participation}")
+        if self.local_epochs < 1:
+            raise ValueError(f"local_epochs must be >= 1, got {self.local_epochs}")
+
+    def __call__(self, clients: int, streams: Streams) -> Participants:
+        """Return this round's participants in ascending order of client number."""
+        count = max(1, int(self.participation * clients + 0.5))
+        chosen = torch.randperm(clients, generator=streams.torch("participants"))[:count].sort().values
+        return Participants(tuple(chosen.tolist()), (0,) * count, (self.local_epochs,) * count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random crop after padding with black, and horizontal flip (FedBE App. B: 2 pixels on CIFAR).
+
+    Args:
+        pad: pixels added on each side before the crop, in [0, 16]; 0 crops nothing.
+        flip: whether to mirror each image with probability 1/2.
+    """
+
+    pad: int
+    flip: bool
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not 0 <= self.pad <= 16:
+            raise ValueError(f"pad must be in [0, 16] pixels, got {self.pad}")
+
+
+NO_AUGMENT = Augment(pad=0, flip=False)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which images each member sees at each step, and how they are augmented.
+
+    index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, False where there is no image (a
+    member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8 crop offsets (down, right) in
+    [0, 2 pad]; flip: [S, T, B] bool; pad: pixels.
+    """
+
+    index: Tensor
+    mask: Tensor
+    shift: Tensor
+    flip: Tensor
+    pad: int
+
+    def to(self, device: torch.device) -> "BatchPlan":
+        """Move the plan to a device."""
+        moved = (t.to(device) for t in (self.index, self.mask, self.shift, self.flip))
+        return BatchPlan(*moved, self.pad)
+
+
+LAST_BATCH = ("keep", "drop", "merge")
+
+
+def _epoch(order: Tensor, batch_size: int, last_batch: str) -> list[Tensor]:
+    batches = list(order.split(batch_size))
+    short = len(batches) > 1 and len(batches[-1]) < batch_size
+    if last_batch == "drop" and short:
+        batches.pop()
+    if last_batch == "merge" and len(batches) > 1 and len(batches[-1]) == 1:
+        tail = batches.pop()
+        batches[-1] = torch.cat([batches[-1], tail])
+    return batches
+
+
+def batch_plan(
+    parts: Sequence[Tensor],
+    generators: Sequence[torch.Generator],
+    *,
+    epochs: Sequence[int],
+    batch_size: int,
+    augment: Augment,
+    last_batch: str = "merge",
+) -> BatchPlan:
+    """Shuffle each member's images anew for each epoch and cut them into batches.
+
+    Args:
+        parts: S int64 vectors, the positions of each member's images.
+        generators: S CPU generators; a member's draws come from its own and from no other.
+        epochs: S numbers of passes, >= 1.
+        batch_size: images per step, >= 1.
+        augment: how images are augmented.
+        last_batch: what becomes of a last, shorter batch: "keep"; "drop"; or "merge", which keeps it but adds
+            a single left-over image to the batch before it, since BatchNorm on one image is meaningless.
+
+    Returns:
+        A plan [S, T, B] on the CPU, T the largest number of steps and B the largest batch.
+
+    Raises:
+        ValueError: for a member without images, an unknown `last_batch` or a batch size below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+    if last_batch not in LAST_BATCH:
+        raise ValueError(f"last_batch must be one of {LAST_BATCH}, got {last_batch!r}")
+    for member, part in enumerate(parts):
+        if len(part) == 0:
+            raise ValueError(f"member {member} has no images to train on")
+    members = []
+    for part, source, passes in zip(parts, generators, epochs, strict=True):
+        batches: list[Tensor] = []
+        for _ in range(passes):
+            order = part[torch.randperm(len(part), generator=source)]
+            batches += _epoch(order, batch_size, last_batch)
+        members.append(batches)
+    shape = (len(parts), max(map(len, members)), max(len(b) for batches in members for b in batches))
+    index = torch.zeros(shape, dtype=torch.int64)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    shift = torch.zeros(*shape, 2, dtype=torch.uint8)
+    flip = torch.zeros(shape, dtype=torch.bool)
+    for member, (batches, source) in enumerate(zip(members, generators)):
+        for step, batch in enumerate(batches):
+            index[member, step, : len(batch)] = batch
+            mask[member, step, : len(batch)] = True
+        # The draws of a member depend on its own steps alone, not on the longest member's.
+        own = (len(batches), max(map(len, batches)))
+        if augment.pad:
+            offsets = torch.randint(2 * augment.pad + 1, (*own, 2), generator=source, dtype=torch.uint8)
+            shift[member, : own[0], : own[1]] = offsets
+        if augment.flip:
+            flip[member, : own[0], : own[1]] = torch.rand(own, generator=source) < 0.5
+    return BatchPlan(index, mask, shift, flip, augment.pad)

@@ -1,0 +1,27 @@
+"""Figures: plain data in, a matplotlib figure out, without pyplot and its global state.
+
+The only package of the library that imports matplotlib and seaborn (`pip install fedrepro[notebooks]`).
+"""
+
+from fedrepro.plots.curves import rounds, seeds
+from fedrepro.plots.federation import partition
+from fedrepro.plots.save import save
+from fedrepro.plots.style import LOOKS, Look, Picture, look, style
+from fedrepro.plots.tables import alpha_sweep, methods
+from fedrepro.plots.toy import confidence, simplex
+
+__all__ = [
+    "LOOKS",
+    "Look",
+    "Picture",
+    "alpha_sweep",
+    "confidence",
+    "look",
+    "methods",
+    "partition",
+    "rounds",
+    "save",
+    "seeds",
+    "simplex",
+    "style",
+]

@@ -1,0 +1,177 @@
+"""Pictures of runs: accuracy over rounds, the spread over seeds."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy import stats
+
+from fedrepro.plots.style import (
+    INK,
+    LOOKS,
+    PAPER,
+    SIX,
+    End,
+    Look,
+    Picture,
+    heading,
+    ink,
+    label_ends,
+    look,
+    note,
+    ordered,
+    require,
+    style,
+)
+
+
+@style()
+def rounds(
+    frame: pd.DataFrame, *, title: str = "", scale: str = "paper", looks: Mapping[str, Look] = LOOKS
+) -> Figure:
+    """Draw accuracy over rounds: a line for the mean over seeds, a band from the lowest to the highest seed.
+
+    Args:
+        frame: columns method, seed, round, accuracy (percent); with a column partition a row of panels for each,
+            with a column network a column of panels for each.
+        title: above the figure.
+        scale: smoke, short or paper; below paper the figure says that it is not comparable with the paper.
+        looks: the look of each method.
+
+    Raises:
+        ValueError: a column is missing, no accuracy is there, or a method has no look.
+    """
+    frame = require(frame, ("method", "seed", "round", "accuracy"), "rounds").dropna(subset=["accuracy"])
+    frame = require(frame, ("method", "seed", "round", "accuracy"), "rounds, without empty accuracies,")
+    for column in ("partition", "network"):
+        frame[column] = frame[column] if column in frame.columns else ""
+    methods = ordered(frame["method"], looks)
+    rows, columns = ordered(frame["partition"], ("Step", "Dirichlet")), ordered(frame["network"])
+    direct = len(methods) <= 5 and len(columns) <= 2
+    width = 4.9 if len(columns) == 1 else min(7.2, 3.6 * len(columns))
+    figure = Picture(figsize=(width, 0.7 + (2.4 if len(rows) == 1 else 1.9) * len(rows)))
+    grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+    seeds = frame["seed"].nunique()
+    means = f"line: mean of {seeds} seeds; band: lowest to highest seed" if seeds > 1 else "one seed"
+    note(figure, [scale], means)
+    heading(figure, title)
+    last = frame["round"].max()
+    ends: list[list[End]] = []
+    for axes, (row, column) in zip(grid.flat, [(row, column) for row in rows for column in columns]):
+        panel = frame[(frame["partition"] == row) & (frame["network"] == column)]
+        axes.set_title(", ".join(str(part) for part in (row, column) if part))
+        ends.append(_lines(axes, panel, methods, last, looks))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, steps=[1, 2, 5, 10]))
+        axes.grid(visible=False, axis="x")
+        axes.label_outer()
+    for axes in grid[-1]:
+        axes.set_xlabel("round")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("test accuracy (%)")
+    if direct:
+        label_ends(figure, zip(grid.flat, ends))
+    else:
+        handles = {h.get_label(): h for axes in grid.flat for h in axes.get_legend_handles_labels()[0]}
+        shown = [method for method in methods if method in handles]
+        figure.legend([handles[method] for method in shown], shown, loc="outside right upper", handlelength=3)
+    return figure
+
+
+def _lines(
+    axes: Axes, panel: pd.DataFrame, methods: Sequence[str], last: float, looks: Mapping[str, Look]
+) -> list[End]:
+    """Draw one panel's lines and bands; return the (method, round, accuracy, colour) of each line's end."""
+    ends = []
+    for place, method in enumerate(methods):
+        colour, marker, line = look(method, looks)
+        curve = panel[panel["method"] == method].groupby("round")["accuracy"].agg(["mean", "min", "max"])
+        if curve.empty:
+            continue
+        every = max(1, len(curve) // 8)
+        where = (place * every // len(methods), every) if every > 1 else None
+        axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.16, linewidth=0)
+        axes.plot(
+            curve.index,
+            curve["mean"],
+            color=colour,
+            marker=marker,
+            markersize=7 if marker in "*PXph" else 5,
+            linestyle=line,
+            markevery=where,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            label=method,
+            zorder=3,
+        )
+        ends.append((method, float(curve.index[-1]), float(curve["mean"].iloc[-1]), colour))
+    return ends
+
+
+@style()
+def seeds(
+    frame: pd.DataFrame, paper: Mapping[str, float] | None = None, *, title: str = "", scale: str = "paper"
+) -> Figure:
+    """Draw the spread over seeds: each seed's accuracy, the mean with its 95 % interval, the paper's value.
+
+    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), for n seeds with sample standard deviation s.
+
+    Args:
+        frame: columns name, seed, accuracy (percent).
+        paper: name -> the paper's value; names without a row are left out.
+        title: above the figure.
+        scale: smoke, short or paper.
+
+    Raises:
+        ValueError: a column is missing or no accuracy is there.
+    """
+    wanted = ("name", "seed", "accuracy")
+    frame = require(
+        require(frame, wanted, "seeds").dropna(subset=["accuracy"]), wanted, "seeds, without empty ones,"
+    )
+    names = ordered(frame["name"])
+    counts = frame.groupby("name")["seed"].nunique()
+    number = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+    figure = Picture(figsize=(6.2, 1.5 + 0.5 * len(names)))
+    axes = figure.subplots()
+    note(figure, [scale])
+    heading(figure, title)
+    for place, name in enumerate(names):
+        colour, marker, _ = LOOKS.get(name, Look(SIX[0], "o", "-"))
+        values = frame.loc[frame["name"] == name, "accuracy"].to_numpy()
+        aside = 0.12 * (np.arange(len(values)) * 0.618 % 1 - 0.5)  # the same scatter for the same seeds
+        axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
+        half = 0.0
+        if len(values) > 1:
+            half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+        axes.errorbar(
+            values.mean(), place + 0.24, xerr=half, fmt=marker, color=ink(colour), markersize=5.5, zorder=3
+        )
+        said = f"{values.mean():.1f} ± {half:.1f}" if half else f"{values.mean():.1f}"
+        axes.text(
+            1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour)
+        )
+        if name in (paper or {}):
+            value = (paper or {})[name]
+            axes.vlines(value, place - 0.2, place + 0.36, color=INK, linewidth=1.6, zorder=4)
+            axes.annotate(
+                f"paper {value:.1f}", (value, place - 0.2), (0, 1.5), textcoords="offset points",
+                ha="center", va="bottom", fontsize=7, annotation_clip=False,
+            )  # fmt: skip
+    axes.set(xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.55))
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=INK)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.12)
+    handles = [
+        Line2D(
+            [], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})"
+        )
+    ]
+    if counts.max() > 1:
+        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label="mean, 95 % interval"))
+    figure.legend(handles=handles, loc="outside lower right", ncols=2)
+    return figure

@@ -1,0 +1,108 @@
+"""Records: what runs measured, as small csv files that people can read and git can diff.
+
+    <folder>/<paper>/<item>/<scale>.csv            one line per run
+    <folder>/<paper>/<item>/<scale>_rounds.csv     one line per run and round
+    <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
+
+Scales have files of their own, so a result of a smaller scale can never replace one of a larger.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro.papers import SCALES, Cell
+from fedrepro.store import write_atomically
+
+RUN_COLUMNS = [
+    *("row", "column", "seed", "result", "accuracy", "best_accuracy", "ensemble_accuracy", "average_accuracy"),
+    *("teacher_accuracy", "rounds", "setting_key", "key", "scale", "precision", "device", "threads", "torch"),
+    *("commit", "date", "seconds", "split"),
+]
+ROUND_COLUMNS = [
+    *("row", "column", "seed", "round", "accuracy", "average_accuracy", "teacher_accuracy"),
+    *("train_loss", "distill_loss", "seconds"),
+]
+
+
+def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's line of `<scale>.csv`."""
+    last, where = record["rows"][-1], record["provenance"]
+    row = {
+        "row": cell.row,
+        "column": cell.column,
+        "seed": record["seed"],
+        "result": record["result"],
+        "best_accuracy": record["best_accuracy"],
+        "rounds": len(record["rows"]),
+        "setting_key": record["setting_key"],
+        "key": key,
+        "scale": scale,
+        "precision": record["setting"]["precision"],
+        "seconds": round(record["seconds"], 2),
+        "split": record["split"][:12],
+    }
+    row |= {name: last.get(name) for name in RUN_COLUMNS if name.endswith("accuracy") and name in last}
+    row |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
+    return row
+
+
+def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a run's lines of `<scale>_rounds.csv`."""
+    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
+    return [facts | {name: row.get(name) for name in ROUND_COLUMNS[3:]} for row in record["rows"]]
+
+
+def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Put fresh lines into a file's: those with the same names replace the old ones."""
+    if path.exists():
+        old = pd.read_csv(path)
+        fresh = pd.concat([old, fresh.reindex(columns=old.columns)] if len(fresh) else [old])
+        fresh = fresh.drop_duplicates(by, keep="last")
+    return fresh.sort_values(by, kind="stable", ignore_index=True)
+
+
+def write(
+    folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, dict[str, Any]]]
+) -> list[Path]:
+    """Write or extend the records of an item at a scale.
+
+    Args:
+        folder: `paths.recorded_folder()` or `paths.made_folder()`.
+        item: such as "fedbe/table1_methods".
+        scale: "smoke", "short" or "paper".
+        found: cells with their run's key and record.
+
+    Returns:
+        The files written.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
+    found = list(found)
+    place = folder / item
+    runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found]).reindex(columns=RUN_COLUMNS)
+    rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
+    names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
+    tables = [
+        _merge(names[0], runs, ["row", "column", "seed"]),
+        _merge(names[1], rounds, ["row", "column", "seed", "round"]),
+    ]
+    for path, table in zip(names, tables):
+        write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+    settings = json.loads(names[2].read_text()) if names[2].exists() else {}
+    settings |= {r["setting_key"]: r["setting"] for _, _, r in found}
+    used = set(tables[0]["setting_key"])
+    kept = {key: settings[key] for key in sorted(settings) if key in used}
+    write_atomically(names[2], (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+    return names
+
+
+def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.DataFrame:
+    """Read an item's records at a scale; an empty table with the right columns if there are none."""
+    path = folder / item / (f"{scale}_rounds.csv" if rounds else f"{scale}.csv")
+    if not path.exists():
+        return pd.DataFrame(columns=ROUND_COLUMNS if rounds else RUN_COLUMNS)
+    return pd.read_csv(path)

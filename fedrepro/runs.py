@@ -1,0 +1,224 @@
+"""Runs: play a setting's rounds, checkpointing each, until done, out of time, or failed."""
+
+import math
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+import fedrepro
+from fedrepro import methods
+from fedrepro.assemble import assemble, fingerprint
+from fedrepro.metrics import evaluate
+from fedrepro.partition import split_hash
+from fedrepro.rng import Streams
+from fedrepro.setting import Setting
+from fedrepro.store import Progress, Store, StoreError
+
+Tick = Callable[[int], object]  # called with the number of rounds just done
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request for a run ended: "done", "paused" (no time left), "busy" (another process) or "failed"."""
+
+    key: str
+    status: str
+    record: dict[str, Any] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One setting with one seed; `label` is only for people."""
+
+    setting: Setting
+    seed: int
+    label: str = ""
+
+
+def choose_device(name: str) -> str:
+    """Return a torch device name for "auto", "cpu" or "cuda".
+
+    Raises:
+        ValueError: for another name, or for "cuda" where torch sees none.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but this torch sees no CUDA device; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Return where and with what numbers are made."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    if device == "cpu" and Path("/proc/cpuinfo").exists():
+        models = [li for li in Path("/proc/cpuinfo").read_text().splitlines() if li.startswith("model name")]
+        name = models[0].split(":", 1)[1].strip() if models else name
+    return {
+        "device": f"{device}: {name}",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "fedrepro": fedrepro.__version__,
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _commit() -> str:
+    root = Path(fedrepro.__file__).parents[1]
+    if not (root / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _finite(row: dict[str, float]) -> dict[str, float | None]:
+    return {name: (None if math.isnan(value) else value) for name, value in row.items()}
+
+
+def _record(run: Run, method_answer: str, rows: list[dict[str, float]], split: str, where: dict[str, Any]) -> dict:
+    last = rows[-1]
+    answer = last["ensemble_accuracy"] if method_answer == "ensemble" else last["accuracy"]
+    return {
+        "setting": run.setting.asdict(),
+        "setting_key": run.setting.key,
+        "seed": run.seed,
+        "result": answer,
+        "best_accuracy": max(row["accuracy"] for row in rows),
+        "rows": [_finite(row) for row in rows],
+        "split": split,
+        "seconds": sum(row["seconds"] for row in rows),
+        "provenance": where,
+    }
+
+
+def play(
+    run: Run,
+    store: Store,
+    *,
+    device: str = "cpu",
+    deadline: float | None = None,
+    tick: Tick = lambda rounds: None,
+) -> Outcome:
+    """Bring one run as far as time allows, going on from its checkpoint if it has one.
+
+    Args:
+        run: what to play.
+        store: where checkpoints and the record go.
+        device: a torch device name, see `choose_device`.
+        deadline: `time.monotonic()` value before which to stop; no round is begun that, by the longest one
+            so far, would end after it.
+        tick: called after each round, and once with the rounds that an earlier process did.
+
+    Raises:
+        StoreError: if the store cannot be written; nothing that was saved is lost.
+    """
+    key = store.key(run.setting, run.seed, fingerprint(run.setting))
+    finished = store.record(key)
+    if finished is not None:
+        tick(run.setting.rounds)
+        return Outcome(key, "done", finished)
+    with store.claim(key) as mine:
+        if not mine:
+            return Outcome(key, "busy", error="another process works on it")
+        finished = store.record(key)  # it may have ended between our look and our claim
+        if finished is not None:
+            tick(run.setting.rounds)
+            return Outcome(key, "done", finished)
+        try:
+            return _play(run, key, store, device, deadline, tick)
+        except StoreError:
+            raise
+        except (ArithmeticError, ValueError, RuntimeError) as error:
+            message = f"{type(error).__name__}: {error}"
+            store.fail(key, {"label": run.label, "seed": run.seed, "error": message})
+            return Outcome(key, "failed", error=message)
+
+
+def _play(run: Run, key: str, store: Store, device: str, deadline: float | None, tick: Tick) -> Outcome:
+    federation = assemble(run.setting, run.seed, device)
+    method = methods.build(run.setting)
+    store.describe(key, run.setting, run.seed)
+    state = method.init(federation, run.seed)
+    rows: list[dict[str, float]] = []
+    saved = store.restore(key, state.models.layout, federation.device)
+    if saved is not None:
+        state, rows = saved.state, saved.rows
+        tick(state.round)
+    where = provenance(device)
+    while state.round < run.setting.rounds:
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        if deadline is not None and time.monotonic() + longest > deadline:
+            return Outcome(key, "paused", error=f"stopped after round {state.round} of {run.setting.rounds}")
+        begun = time.perf_counter()
+        number = state.round
+        state, trace = method.round(state, federation, Streams(run.seed, number))
+        row = {"round": float(number)}
+        row |= evaluate(method, state, trace, federation, last=state.round == run.setting.rounds)
+        row |= {f"{stage}_seconds": seconds for stage, seconds in trace.seconds.items()}
+        rows.append(row | {"seconds": time.perf_counter() - begun})
+        store.save(key, Progress(state, rows))
+        tick(1)
+    split = split_hash([part.numpy() for part in federation.parts])
+    record = _record(run, method.answer, rows, split, where)
+    store.finish(key, record)
+    return Outcome(key, "done", record)
+
+
+def play_all(
+    runs: Iterable[Run],
+    store: Store,
+    *,
+    device: str = "cpu",
+    budget: float | None = None,
+    progress: bool | None = None,
+    report: Callable[[Run, Outcome], object] = lambda run, outcome: None,
+) -> list[Outcome]:
+    """Play runs in the order given, one after the other; failures do not stop the others.
+
+    A run that another process works on is put off to the end and then waited for.
+
+    Args:
+        runs: what to play, most wanted first.
+        store: where they live.
+        device: a torch device name.
+        budget: seconds after which to stop cleanly; no limit when None.
+        progress: show a bar over all rounds; None shows it on a terminal only.
+        report: called after each run.
+
+    Returns:
+        One outcome per run, in the order given.
+    """
+    runs = list(runs)
+    deadline = None if budget is None else time.monotonic() + budget
+    outcomes: dict[int, Outcome] = {}
+    hide = None if progress is None else not progress
+    with tqdm(total=sum(r.setting.rounds for r in runs), unit="round", disable=hide, dynamic_ncols=True) as bar:
+        waiting = list(range(len(runs)))
+        while waiting:
+            later = []
+            for place in waiting:
+                run = runs[place]
+                bar.set_description_str(f"{run.label}, seed {run.seed}" if run.label else "runs")
+                outcome = play(run, store, device=device, deadline=deadline, tick=bar.update)
+                if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
+                    later.append(place)
+                    continue
+                outcomes[place] = outcome
+                report(run, outcome)
+            if later and len(later) == len(waiting):
+                time.sleep(1.0)
+            waiting = later
+        bar.set_description_str("runs")
+    return [outcomes[place] for place in range(len(runs))]

@@ -1,0 +1,169 @@
+"""Every choice that a run's numbers depend on, in one frozen, checked, hashable value."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The setting of a run; together with a seed and the data it determines every number.
+
+    Values and their sources are in `papers/<paper>/settings.toml`; nothing has a default here.
+
+    Args:
+        data: data set of clients, server and test: "digits", "cifar10" or "swiss_roll".
+        test_images: size of the test set used, stratified; 0 for all.
+        model: name of a network, see `models.NAMES`.
+        shortcut: ResNet option, "A" or "B"; ignored by other networks.
+        norm: "batch" or "group"; ignored by networks without normalisation.
+        groups: groups of GroupNorm.
+        extra_layers: further convolutions of the ConvNet (FedBE's Figure 2).
+        hidden: width of the toy's MLP.
+        initialisation: "xavier" or "kaiming".
+        partition: "step", "dirichlet", "iid", "central" (one client holds everything) or "swiss_roll" (the
+            toy's own).
+        partition_alpha: concentration of the Dirichlet partition, > 0.
+        clients: number of clients S.
+        major_classes, major_images, minor_images: the Step partition's classes per client with many images,
+            images of each of those, and images of every other class.
+        public_images: images set aside, stratified, for the server.
+        client_images: images of all clients together, stratified; 0 for all that the server leaves. The Step
+            partition sets its own number.
+        noise: radius noise of the Swiss roll.
+        rounds: communication rounds; epochs of centralised training.
+        participation: share of clients per round, in (0, 1].
+        local_epochs: passes over a client's images per round.
+        client_batch, client_lr, client_momentum, client_weight_decay: local SGD.
+        lr_schedule: learning rate over rounds, a name of `optim.ROUND_SCHEDULES`.
+        augment_pad, augment_flip: crops after padding by so many pixels; mirroring.
+        method: name of a method, see `methods.METHODS`.
+        bn_buffers: where the average's BatchNorm statistics come from, see `server.Replace`.
+        samples: teachers drawn from the posterior.
+        posterior: "gaussian", "dirichlet" or "gaussian_official".
+        dirichlet_alpha: concentration of the Dirichlet posterior, > 0.
+        posterior_buffers: see `posterior.Gaussian`.
+        sharpen: exponent on the ensemble's probabilities.
+        distill_epochs, distill_batch, distill_momentum, distill_weight_decay: distillation's SGD.
+        distill_lr: its constant learning rate without SWA, and the top of the cycle with SWA.
+        swa_lr_low, swa_start, swa_cycle: the bottom of the cycle, first collection and cycle in steps.
+        loss_scale: "paper" (cross-entropy) or "official" (divided by the number of classes).
+        precision: "float32" or "bfloat16" convolutions.
+    """
+
+    data: str
+    test_images: int
+    model: str
+    shortcut: str
+    norm: str
+    groups: int
+    extra_layers: int
+    hidden: int
+    initialisation: str
+    partition: str
+    partition_alpha: float
+    clients: int
+    major_classes: int
+    major_images: int
+    minor_images: int
+    public_images: int
+    client_images: int
+    noise: float
+    rounds: int
+    participation: float
+    local_epochs: int
+    client_batch: int
+    client_lr: float
+    client_momentum: float
+    client_weight_decay: float
+    lr_schedule: str
+    augment_pad: int
+    augment_flip: bool
+    method: str
+    bn_buffers: str
+    samples: int
+    posterior: str
+    dirichlet_alpha: float
+    posterior_buffers: str
+    sharpen: float
+    distill_epochs: int
+    distill_batch: int
+    distill_lr: float
+    distill_momentum: float
+    distill_weight_decay: float
+    swa_lr_low: float
+    swa_start: int
+    swa_cycle: int
+    loss_scale: str
+    precision: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Setting":
+        """Build a setting from plain values.
+
+        Raises:
+            ValueError: for an unknown name (with the nearest real one), a missing one, or a value of the wrong
+                type or out of its range.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise ValueError(f"unknown setting {name!r}{nearest(name, names)}")
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ValueError(f"settings without a value: {', '.join(missing)}")
+        typed = {}
+        for f in dataclasses.fields(cls):
+            value = values[f.name]
+            if f.type is float and isinstance(value, int) and not isinstance(value, bool):
+                value = float(value)
+            if type(value) is not f.type:
+                raise ValueError(f"{f.name} must be of type {f.type.__name__}, got {value!r}")  # type: ignore[union-attr]
+            typed[f.name] = value
+        return cls(**typed)
+
+    def __post_init__(self) -> None:
+        """Check the ranges that no stage checks for itself."""
+        for name in ("rounds", "clients", "local_epochs", "client_batch", "distill_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("test_images", "public_images", "client_images", "samples", "swa_start"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if not 0 < self.participation <= 1:
+            raise ValueError(f"participation must be in (0, 1], got {self.participation}")
+        for name in ("partition_alpha", "dirichlet_alpha", "client_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        if self.loss_scale not in ("paper", "official"):
+            raise ValueError(f'loss_scale must be "paper" or "official", got {self.loss_scale!r}')
+
+    def with_(self, **changes: Any) -> "Setting":
+        """Return a copy with some values changed, checked like a new one."""
+        return Setting.of(dataclasses.asdict(self) | changes)
+
+    def asdict(self) -> dict[str, Any]:
+        """Return the plain values, name -> value."""
+        return dataclasses.asdict(self)
+
+    @property
+    def key(self) -> str:
+        """A 12-digit hash of all values but the precision: what the cell of a table is about."""
+        values = self.asdict()
+        del values["precision"]
+        return digest(values)
+
+
+def nearest(name: str, names: list[str] | tuple[str, ...]) -> str:
+    """Return " (did you mean 'x'?)" for the nearest of some names, or nothing."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(names)}"
+
+
+def digest(value: Any) -> str:
+    """Return the first 12 hex digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,161 @@
+"""The store of runs: one folder per run, written so that a kill at any moment loses at most one round.
+
+    <store>/store.json              the numerics version that wrote it
+    <store>/<key>/setting.json      what the run is
+    <store>/<key>/checkpoint.pt     state and rows after the last finished round
+    <store>/<key>/record.json       the finished run
+    <store>/<key>/failed.json       why it failed, until it is tried again
+    <store>/<key>/lock              held by the process that works on it; the system frees it if that dies
+"""
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from fedrepro.method import State
+from fedrepro.paths import runs_folder
+from fedrepro.setting import Setting, digest
+from fedrepro.stack import Layout, Stack
+
+NUMERICS = 1  # raise whenever the same setting and seed would give other numbers than before
+
+
+class StoreError(OSError):
+    """The store cannot be used or written; what was there before is unharmed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run after some rounds: its state and one row of numbers per round."""
+
+    state: State
+    rows: list[dict[str, float]]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Raises:
+        StoreError: if the disk refuses (full, read-only); the old file is still there.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; the version before is kept") from error
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
+class Store:
+    """A folder of runs that several processes may use at once.
+
+    Args:
+        root: the folder; made when missing.
+
+    Raises:
+        StoreError: if another numerics version wrote it: its numbers must not be mixed with ours.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root if root is not None else runs_folder()
+        mark = self.root / "store.json"
+        if not mark.exists():
+            write_atomically(mark, _json({"numerics": NUMERICS}))
+        found = json.loads(mark.read_text()).get("numerics")
+        if found != NUMERICS:
+            raise StoreError(
+                f"{self.root} was written by numerics version {found}, this is version {NUMERICS}: name another "
+                "folder with FEDREPRO_RUNS, or remove this one"
+            )
+
+    def key(self, setting: Setting, seed: int, fingerprint: str) -> str:
+        """Return the name of a run: a hash of setting, seed, data and numerics version."""
+        return digest(
+            {"setting": setting.asdict(), "seed": seed, "data": fingerprint, "numerics": NUMERICS}
+        )
+
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """Claim a run for this process; yields False if another process works on it."""
+        folder = self.root / key
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def describe(self, key: str, setting: Setting, seed: int) -> None:
+        """Write down what a run is."""
+        write_atomically(self.root / key / "setting.json", _json(setting.asdict() | {"seed": seed}))
+
+    def save(self, key: str, progress: Progress) -> None:
+        """Replace a run's checkpoint by a newer one, atomically."""
+        models = progress.state.models
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "numerics": NUMERICS,
+                "round": progress.state.round,
+                "params": models.params.cpu(),
+                "buffers": models.buffers.cpu(),
+                "counters": models.counters.cpu(),
+                "memory": {name: tensor.cpu() for name, tensor in progress.state.memory.items()},
+                "rows": progress.rows,
+            },
+            buffer,
+        )
+        write_atomically(self.root / key / "checkpoint.pt", buffer.getvalue())
+
+    def restore(self, key: str, layout: Layout, device: torch.device) -> Progress | None:
+        """Read a run's checkpoint, or None if it has none.
+
+        Raises:
+            StoreError: if the file is damaged, naming it.
+        """
+        path = self.root / key / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            saved = torch.load(path, map_location=device, weights_only=True)
+            models = Stack(layout, saved["params"], saved["buffers"], saved["counters"].cpu().to(device))
+        except Exception as error:
+            raise StoreError(f"{path} is damaged ({error}); remove it to start that run again") from error
+        return Progress(State(saved["round"], models, saved["memory"]), saved["rows"])
+
+    def record(self, key: str) -> dict[str, Any] | None:
+        """Return the record of a finished run, or None."""
+        path = self.root / key / "record.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def finish(self, key: str, record: dict[str, Any]) -> None:
+        """Write the record of a finished run and forget earlier failures."""
+        write_atomically(self.root / key / "record.json", _json(record))
+        (self.root / key / "failed.json").unlink(missing_ok=True)
+
+    def fail(self, key: str, reason: dict[str, Any]) -> None:
+        """Mark a run as failed; its checkpoint stays."""
+        write_atomically(self.root / key / "failed.json", _json(reason))
