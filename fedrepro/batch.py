@@ -6,7 +6,6 @@ what the cells did, not from the status that papermill writes: that one reads "c
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -24,18 +23,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedrepro.notebook import check, conclude, dump, last_lines, own_up, parameters_of, tidy
-
-__all__ = ["Job", "Result", "check", "execute", "execute_all", "parameters_of", "refresh"]
+from fedrepro.notebook import check, conclude, dump, last_lines, own_up, tidy
+from fedrepro.notebook import parameters_of as parameters_of
 
 MARK = "FEDREPRO_JOB"  # the processes of a job are known by this variable, whatever session they moved to
-REFRESH_SECONDS = 600
 PATHS = ("FEDREPRO_RUNS", "FEDREPRO_DATA")  # made absolute, as the kernel works in another folder
-KERNEL = {  # this interpreter, whatever python3 is registered; errors only, as every start warns about TCP
-    "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"],
-    "display_name": "Python 3",
-    "language": "python",
-}
+# This interpreter, whatever python3 is registered; errors only, as every start warns about TCP.
+KERNEL = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +85,7 @@ def execute_all(jobs: Sequence[Job], *, workers: int = 1, progress: bool = True)
         raise ValueError(f"every job needs an output of its own, got {', '.join(sorted(twice))} twice")
     for job in jobs:
         check(job.notebook, job.parameters)
-        if not (job.timeout > 0 and math.isfinite(job.timeout)):
+        if not 0 < job.timeout < float("inf"):
             raise ValueError(f"timeout must be a positive number of seconds, got {job.timeout}")
     stop = threading.Event()
     bar = tqdm(total=len(jobs), desc="notebooks", disable=not progress)
@@ -118,7 +112,7 @@ def refresh(notebook: Path, *, timeout: float) -> Result:
         fresh = Path(room) / notebook.name
         result = execute(notebook, fresh, {}, timeout=timeout)
         if result.ok:
-            partial = notebook.with_name(f".{notebook.stem}.{uuid.uuid4().hex}.tmp")
+            partial = notebook.with_suffix(f".{uuid.uuid4().hex}")
             partial.write_text(dump(tidy(json.loads(fresh.read_text("utf-8")))), "utf-8")
             partial.replace(notebook)
     return result
@@ -158,14 +152,12 @@ def _attempt(job: Job, partial: Path, deadline: float, stop: threading.Event) ->
         room = Path(name)
         (room / "order").write_text(json.dumps([*order, dict(job.parameters)]), "utf-8")
         (room / "kernels" / "python3").mkdir(parents=True)
-        (room / "kernels" / "python3" / "kernel.json").write_text(json.dumps(KERNEL), "utf-8")
+        (room / "kernels" / "python3" / "kernel.json").write_text(json.dumps({"argv": KERNEL}), "utf-8")
         environment = os.environ | {MARK: mark, "JUPYTER_PATH": name}
         environment |= {path: str(Path(os.environ[path]).resolve()) for path in PATHS if os.environ.get(path)}
-        path = filter(None, [os.environ.get("PYTHONPATH")])
-        if str(source) != sysconfig.get_path(
-            "purelib"
-        ):  # not installed: the notebook sees the library even so
-            environment["PYTHONPATH"] = os.pathsep.join([str(source), *path])
+        if str(source) != sysconfig.get_path("purelib"):  # a checkout: the notebook imports this same one
+            paths = [str(source), os.environ.get("PYTHONPATH")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "fedrepro.batch", "--job", name],
             stdin=subprocess.PIPE,  # held open: its end tells the job that nobody waits for it any more
@@ -195,10 +187,8 @@ def _end(mark: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     for _ in range(20):  # again, because one that we had not seen yet may have started another
-        alive = psutil.process_iter(["environ"])
-        found = [
-            one for one in alive if (one.info["environ"] or {}).get(MARK) == mark and one.pid != os.getpid()
-        ]
+        others = [one for one in psutil.process_iter(["environ"]) if one.pid != os.getpid()]
+        found = [one for one in others if (one.info["environ"] or {}).get(MARK) == mark]
         for one in found:
             with contextlib.suppress(psutil.Error):
                 one.kill()
@@ -209,24 +199,25 @@ def _end(mark: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
 
 def _run(notebook: str, partial: str, output: str, cwd: str, parameters: dict[str, Any]) -> str | None:
     """Execute a notebook from inside the job's process; return None only if every code cell completed."""
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # optional; its import takes two seconds
     import papermill
     from nbclient import NotebookClient
 
     # A client that plays the browser for Output widgets waits for ever now and then (nbclient issue 312).
     setattr(NotebookClient, "on_comm_open_jupyter_widget", lambda self, msg: None)  # noqa: B010
+    quiet = {
+        "progress_bar": False,
+        "store_widget_state": False,
+        "record_timing": False,
+        "coalesce_streams": True,
+    }
+    kernel = {
+        "kernel_name": "python3",
+        "language": "python",
+        "iopub_timeout": 60,
+    }  # 4 s fail on a busy machine
     try:
-        papermill.execute_notebook(
-            notebook,
-            partial,
-            parameters,
-            kernel_name="python3",
-            language="python",
-            progress_bar=False,
-            cwd=cwd,
-            store_widget_state=False,
-            record_timing=False,
-            coalesce_streams=True,
-        )
+        papermill.execute_notebook(notebook, partial, parameters, cwd=cwd, **kernel, **quiet)
     except Exception as error:
         return last_lines(str(error) or repr(error))
     return conclude(Path(partial), Path(output))
@@ -234,8 +225,7 @@ def _run(notebook: str, partial: str, output: str, cwd: str, parameters: dict[st
 
 def _follow(mark: str) -> None:
     """End this job once its standard input closes: whoever waited for it was killed."""
-    while os.read(0, 1):
-        pass
+    os.read(0, 1)  # nothing is ever sent, so this returns at the end
     _end(mark)
     os._exit(1)
 
@@ -250,7 +240,7 @@ def main(arguments: Sequence[str]) -> int:
         os._exit(0)  # a thread of the client cannot hold up the end
     failures = 0
     for name in arguments:
-        result = refresh(Path(name), timeout=REFRESH_SECONDS)
+        result = refresh(Path(name), timeout=600)
         failures += not result.ok
         print(f"{name}: {result.error or 'refreshed'} ({result.seconds:.0f} s)", flush=True)
     return int(failures > 0)

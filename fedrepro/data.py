@@ -1,7 +1,7 @@
 """Data sets: what they are, where they lie, and how they are read.
 
 The prepared form is `<data root>/<name>/{train,test}_images.npy` (uint8 NHWC) and `_labels.npy` (int64),
-written by `fedrepro.prepare` or copied by hand. A new data set is an entry in `DATASETS`, and in `ARCHIVES` there.
+written by `fedrepro.prepare` or copied by hand. A new data set is an entry here and one in its `ARCHIVES`.
 
 Shapes: N images, C classes, H, W height and width in pixels, D features.
 """
@@ -28,16 +28,13 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Labelled images, or the features of a toy problem, on one device.
-
-    The normalisation constants are per channel and in units of [0, 1] pixels.
-    """
+    """Labelled images, or the features of a toy problem, on one device."""
 
     name: str
     images: Tensor  # uint8 [N, H, W, 3], or float32 features [N, D]
     labels: Tensor  # int64 [N], in [0, C)
     classes: tuple[str, ...]  # the C class names
-    mean: tuple[float, ...] = ()  # 3 values, none for features
+    mean: tuple[float, ...] = ()  # to normalise each channel, in units of [0, 1] pixels; none for features
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,8 +45,6 @@ class Data:
             raise ValueError(f"images must be uint8 [N, H, W, 3] or float32 [N, D], got {_describe(images)}")
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
             raise ValueError(f"labels must be int64 [{len(images)}], got {_describe(labels)}")
-        if labels.device != images.device:
-            raise ValueError(f"labels must lie on the images' {images.device}, got {labels.device}")
         _check_range("labels", labels, self.class_count)
         if not len(mean) == len(std) == 3 * pixels or min(std, default=1.0) <= 0:
             raise ValueError(f"mean and std > 0 must have {3 * pixels} values, got {mean} and {std}")
@@ -90,8 +85,7 @@ class Data:
 
 
 def _describe(array: Tensor | np.ndarray) -> str:
-    """Return type and shape for a message, as in "uint8 [10, 32, 32, 3]"."""
-    return f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)}"
+    return f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)}"  # as in "uint8 [10, 32, 32, 3]"
 
 
 def _check_range(what: str, values: Tensor, stop: int) -> None:
@@ -172,8 +166,7 @@ class Available(NamedTuple):
 
 def available(root: Path | None = None) -> list[Available]:
     """List the data sets; only `load` looks whether the files are whole."""
-    root = root or data_root()
-    lines = []
+    lines, root = [], root or data_root()
     for name, spec in DATASETS.items():
         present = all(path.is_file() for split in SPLITS for path in files(name, split, root))
         where = "shipped" if spec.shipped else root / name
@@ -185,12 +178,8 @@ def load(name: str, split: Split, *, root: Path | None = None) -> Data:
     """Load one split of a data set on the CPU, checked and in canonical order.
 
     That order is by label, then by a digest of the image: files in archive order, sorted by class or copied
-    by hand in any order give bit-identical tensors, hence identical partitions. Nothing is shuffled.
-
-    Args:
-        name: a key of `DATASETS`: "digits" or "cifar10".
-        split: "train" or "test".
-        root: folder of prepared data; `data_root()` if None.
+    by hand in any order give bit-identical tensors, hence identical partitions. Nothing is shuffled. The
+    folder of prepared data is `root`, or `data_root()` if None.
 
     Raises:
         FileNotFoundError: if a file is missing; the message names it and the command that mends it.
@@ -244,8 +233,8 @@ def _array(path: Path, dtype: str, shape: list[int], stop: int, mend: str) -> np
 def _digits(split: Split) -> tuple[np.ndarray, np.ndarray]:
     """Return scikit-learn's 8x8 digits enlarged to uint8 [n, 32, 32, 3] pixels, and labels [n].
 
-    The test split is the start of every class in canonical order. Pixels 0 to 16 times 255/16 and bilinear
-    weights in eighths are exact in float32, so every machine gets the same bytes.
+    The test split is the start of every class in canonical order, 500 images in proportion. Pixels times
+    255/16 and bilinear weights in eighths are exact in float32, so every machine gets the same bytes.
     """
     from sklearn.datasets import load_digits
 
@@ -254,8 +243,7 @@ def _digits(split: Split) -> tuple[np.ndarray, np.ndarray]:
     enlarged = interpolate(pixels, size=(32, 32), mode="bilinear", align_corners=False)
     images = enlarged.round().to(torch.uint8).permute(0, 2, 3, 1).repeat(1, 1, 1, 3).numpy()
     labels = digits.target.astype(np.int64)
-    order = canonical_order(images, labels)
-    quota = apportion(np.bincount(labels), DATASETS["digits"].sizes["test"])
+    order, quota = canonical_order(images, labels), apportion(np.bincount(labels), 500)
     test = np.concatenate([order[labels[order] == c][:n] for c, n in enumerate(quota)])
     index = test if split == "test" else np.setdiff1d(order, test)
     return images[index], labels[index]

@@ -161,10 +161,10 @@ def tidy(notebook: dict[str, Any]) -> dict[str, Any]:
         dropped = {"papermill", "execution"} | ({"tags"} if not cell["metadata"].get("tags") else set())
         cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key not in dropped}
         for item in cell.get("outputs", []):
-            item.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
-            if item.get("name") == "stderr":  # progress bars: they redraw themselves and end in a rate
-                text = re.sub(r"\r[^\r\n]*\n?", "", "".join(item["text"]))
-                item["text"] = text.splitlines(keepends=True)
+            if "application/vnd.jupyter.widget-view+json" in item.get("data", {}):
+                item["data"] = {}  # nothing draws a widget whose kernel is gone
+            if item.get("name") == "stderr":  # without progress bars, known by [elapsed<remaining, rate]
+                item["text"] = [line for line in item["text"] if not re.search(r"\[[\d:]+[<,].*\]", line)]
         if "outputs" in cell:
             cell["outputs"] = [item for item in cell["outputs"] if item.get("text", item.get("data", True))]
     return notebook

@@ -139,15 +139,14 @@ def _major_classes(clients: int, classes: int, each: int, rng: np.random.Generat
     np.put_along_axis(table, start, True, axis=1)
     if clients == 1:
         return table
-    for _ in range(20 * clients):
-        pair = rng.choice(clients, 2, replace=False)
-        first, second = table[pair]
-        pool = rng.permutation(np.flatnonzero(first ^ second))
+    first = rng.integers(clients, size=10 * clients)
+    second = (first + rng.integers(1, clients, size=10 * clients)) % clients
+    for one, other in ((table[a], table[b]) for a, b in zip(first, second)):
+        pool = rng.permutation(np.flatnonzero(one ^ other))
         # Rows have equal sums, so each of the two gives half of the pool and gets half of it back.
-        half = pool.size // 2
-        table[np.ix_(pair, pool)] = False
-        table[pair[0], pool[:half]] = True
-        table[pair[1], pool[half:]] = True
+        half = pool[: pool.size // 2]
+        one[pool], other[pool] = False, True
+        one[half], other[half] = True, False
     return table
 
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
+from fedrepro.plots.frames import by_cell, ordered, require
 from fedrepro.plots.style import (
     INK,
     LOOKS,
@@ -18,26 +18,23 @@ from fedrepro.plots.style import (
     End,
     Look,
     Picture,
+    drawn,
     heading,
     ink,
     label_ends,
     look,
     note,
-    ordered,
-    require,
-    style,
 )
 
 
-@style()
-def rounds(
-    frame: pd.DataFrame, *, title: str = "", scale: str = "paper", looks: Mapping[str, Look] = LOOKS
-) -> Figure:
+@drawn
+def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[str, Look] = LOOKS) -> Picture:
     """Draw accuracy over rounds: a line for the mean over seeds, a band from the lowest to the highest seed.
 
     Args:
-        frame: columns method, seed, round, accuracy (percent); with a column partition a row of panels for each,
-            with a column network a column of panels for each.
+        frame: columns method, seed, round, accuracy (percent); with a column partition a row of panels for
+            each, with a column network a column of panels for each; instead of method, partition and network,
+            row ("Step/FedBE") and column (the network) will do.
         title: above the figure.
         scale: smoke, short or paper; below paper the figure says that it is not comparable with the paper.
         looks: the look of each method.
@@ -45,8 +42,9 @@ def rounds(
     Raises:
         ValueError: a column is missing, no accuracy is there, or a method has no look.
     """
-    frame = require(frame, ("method", "seed", "round", "accuracy"), "rounds").dropna(subset=["accuracy"])
-    frame = require(frame, ("method", "seed", "round", "accuracy"), "rounds, without empty accuracies,")
+    wanted = ("method", "seed", "round", "accuracy")
+    frame = require(by_cell(frame), wanted, "rounds").dropna(subset=["accuracy"])
+    frame = require(frame, wanted, "rounds, without empty accuracies,")
     for column in ("partition", "network"):
         frame[column] = frame[column] if column in frame.columns else ""
     methods = ordered(frame["method"], looks)
@@ -55,8 +53,9 @@ def rounds(
     width = 4.9 if len(columns) == 1 else min(7.2, 3.6 * len(columns))
     figure = Picture(figsize=(width, 0.7 + (2.4 if len(rows) == 1 else 1.9) * len(rows)))
     grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
-    seeds = frame["seed"].nunique()
-    means = f"line: mean of {seeds} seeds; band: lowest to highest seed" if seeds > 1 else "one seed"
+    counts = frame.groupby("method")["seed"].nunique()
+    number = " to ".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
+    means = "one seed" if number == "1" else f"line: mean of {number} seeds; band: lowest to highest seed"
     note(figure, [scale], means)
     heading(figure, title)
     last = frame["round"].max()
@@ -91,6 +90,8 @@ def _lines(
         curve = panel[panel["method"] == method].groupby("round")["accuracy"].agg(["mean", "min", "max"])
         if curve.empty:
             continue
+        if len(curve) == 1 and last > curve.index[0]:  # trained once (1-Ensemble): a level, not a curve
+            curve.loc[last] = curve.iloc[0]
         every = max(1, len(curve) // 8)
         where = (place * every // len(methods), every) if every > 1 else None
         axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.16, linewidth=0)
@@ -111,13 +112,13 @@ def _lines(
     return ends
 
 
-@style()
+@drawn
 def seeds(
     frame: pd.DataFrame, paper: Mapping[str, float] | None = None, *, title: str = "", scale: str = "paper"
-) -> Figure:
+) -> Picture:
     """Draw the spread over seeds: each seed's accuracy, the mean with its 95 % interval, the paper's value.
 
-    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), for n seeds with sample standard deviation s.
+    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), n seeds, sample standard deviation s.
 
     Args:
         frame: columns name, seed, accuracy (percent).
@@ -134,7 +135,7 @@ def seeds(
     )
     names = ordered(frame["name"])
     counts = frame.groupby("name")["seed"].nunique()
-    number = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+    number = " to ".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
     figure = Picture(figsize=(6.2, 1.5 + 0.5 * len(names)))
     axes = figure.subplots()
     note(figure, [scale])

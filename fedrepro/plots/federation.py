@@ -7,13 +7,12 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize, PowerNorm
-from matplotlib.figure import Figure
 
-from fedrepro.plots.style import INK, PAPER, SIX, Picture, contrast, heading, style
+from fedrepro.plots.style import INK, PAPER, SIX, Picture, contrast, drawn, heading, settle
 
 
-@style()
-def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = "") -> Figure:
+@drawn
+def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = "") -> Picture:
     """Draw the federation: images per client and class, with each client's total on top.
 
     Up to 10 clients and 10 classes the cells carry their numbers; beyond, a bubble's area is the number of
@@ -95,7 +94,7 @@ def _cells(figure: Picture, axes: Axes, counts: np.ndarray, *, numbered: bool) -
 def _bubbles(figure: Picture, axes: Axes, counts: np.ndarray) -> None:
     """Draw the cells of a large federation as bubbles, with three sizes explained beside them."""
     clients, classes = counts.shape
-    figure.draw_without_rendering()  # the layout decides how large a cell is
+    settle(figure)  # the layout decides how large a cell is
     box = axes.get_window_extent()
     cell = 72 / figure.dpi * min(2 * box.width / clients, box.height / classes, 0.9 * box.height / 8)
     largest = (1.15 * max(cell, 3.5)) ** 2

@@ -1,6 +1,7 @@
 """Write a figure with the numbers behind it and a text for those who cannot see it."""
 
 import io
+import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -13,8 +14,8 @@ from fedrepro.plots.style import Picture, style
 def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: str) -> list[Path]:
     """Write <name>.svg, .png (160 dots per inch), .csv (four decimals) and .alt.txt; return the four paths.
 
-    The same figure gives the same bytes: no dates, versions or random ids. The svg carries the alternative text
-    as its <desc>, so that a screen reader finds it.
+    The same figure gives the same bytes: no dates, versions or random ids. The svg carries the alternative
+    text as its <desc>, so that a screen reader finds it.
 
     Args:
         figure: what one of this package's functions returned.
@@ -30,8 +31,8 @@ def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: st
         raise ValueError(f"alt must say what the figure {name!r} shows, got an empty text")
     if data.empty:
         raise ValueError(f"data must hold the numbers of the figure {name!r}, got an empty frame")
-    if not name or Path(name).name != name:
-        raise ValueError(f"name must be a file name without folders, got {name!r}")
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError(f"name must be letters, digits and any of _ . - without folders, got {name!r}")
     alt = " ".join(alt.split())
     svg, png = io.BytesIO(), io.BytesIO()
     with style():

@@ -1,22 +1,24 @@
-"""The one look of every figure: the methods' colours, markers and lines, fonts, labels at line ends, notes."""
+"""The one look of every figure: the methods' colours, markers and lines, fonts, labels, notes."""
 
 import io
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.typing import ColorType
 
+from fedrepro.plots.frames import ordered
+
+P = ParamSpec("P")
 LineStyle = str | tuple[int, tuple[float, ...]]
 
 SIX = [to_hex(colour) for colour in mpl.color_sequences["petroff6"]]  # blue, orange, red, mauve, grey, violet
@@ -85,6 +87,9 @@ def style() -> Iterator[None]:
         "figure.titleweight": "bold",
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.h_pad": 0.07,
+        "figure.constrained_layout.w_pad": 0.06,
+        "figure.dpi": 160,
+        "text.hinting": "no_hinting",  # the same widths at every resolution: the layout is made once
         "xtick.labelsize": 7.5,
         "ytick.labelsize": 7.5,
         "xtick.color": QUIET,
@@ -104,6 +109,28 @@ def style() -> Iterator[None]:
         yield
 
 
+def settle(figure: Figure) -> None:
+    """Work out where everything lies, without drawing it."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+
+
+def drawn(function: Callable[P, "Picture"]) -> Callable[P, Figure]:
+    """Let a function draw in the project's style, then fix the layout: a second drawing changes nothing."""
+
+    @wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with style():
+            figure = function(*args, **kwargs)
+            settle(figure)
+            settle(figure)  # texts beside the axes move with the axes: the second time nothing is cut off
+            figure.set_layout_engine("none")
+        return figure
+
+    return inside
+
+
 class Picture(Figure):
     """A Figure that a notebook shows by itself, without pyplot and its global list of figures."""
 
@@ -118,38 +145,6 @@ class Picture(Figure):
         return buffer.getvalue(), shown | ({"alt": self.alt} if self.alt else {})
 
 
-def require(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
-    """Return a copy of the frame; raise a ValueError that names missing columns, or if there is no row."""
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"{what} needs the columns {', '.join(columns)}; missing: {', '.join(missing)} "
-            f"(got {', '.join(map(str, frame.columns)) or 'none'})"
-        )
-    if frame.empty:
-        raise ValueError(f"{what} needs at least one row, got an empty frame")
-    return frame.copy()
-
-
-def ordered(values: Iterable[Any], first: Iterable[Any] = ()) -> list[Any]:
-    """Return the distinct values: those in `first` in that order, then the others as they come."""
-    seen = list(dict.fromkeys(values))
-    known = list(first)
-    return [value for value in known if value in seen] + [value for value in seen if value not in known]
-
-
-def scale_of(source: str) -> str:
-    """Return the scale in a source's brackets, "this run (smoke)" -> "smoke"; "" for the paper's own numbers."""
-    if source == "paper":
-        return ""
-    found = re.search(r"\((smoke|short|paper)\)$", source)
-    if not found:
-        raise ValueError(
-            f"source must be 'paper' or end with its scale, such as 'this run (smoke)', got {source!r}"
-        )
-    return found.group(1)
-
-
 def heading(figure: Figure, title: str) -> None:
     """Write the title above the figure, from its left edge."""
     if title:
@@ -157,8 +152,12 @@ def heading(figure: Figure, title: str) -> None:
 
 
 def note(figure: Figure, scales: Iterable[str], *lines: str) -> None:
-    """Write small lines under the figure; for scales below the paper's, marked so that nobody overlooks them."""
-    below = [scale for scale in ordered(scales, ("smoke", "short")) if scale not in ("", "paper")]
+    """Write small lines under the figure; below the paper's scale, marked so that nobody overlooks them."""
+    scales = ordered(scales, ("smoke", "short"))
+    for scale in scales:
+        if scale not in ("", "smoke", "short", "paper"):
+            raise ValueError(f"scale must be smoke, short or paper, got {scale!r}")
+    below = [scale for scale in scales if scale not in ("", "paper")]
     warning = [f"not comparable with the paper: {' and '.join(below)} scale"] if below else []
     text = "\n".join([*warning, *lines])
     if text:
@@ -204,8 +203,8 @@ End = tuple[str, float, float, str]  # text, x, y, colour
 
 
 def label_ends(figure: Figure, panels: Iterable[tuple[Axes, Sequence[End]]], *, size: float = 8) -> None:
-    """Write each text to the right of its axes, at its line's end, without overlaps; the data are all drawn."""
-    figure.draw_without_rendering()
+    """Write each text to the right of its axes, at its line's end, without overlaps; call it last."""
+    settle(figure)
     for axes, ends in panels:
         axes.set_ylim(*axes.get_ylim())
         low, high = axes.get_ylim()

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedrepro.plots.frames import by_cell, ordered, require, scale_of
 from fedrepro.plots.style import (
     INK,
     LOOKS,
@@ -16,17 +16,22 @@ from fedrepro.plots.style import (
     End,
     Look,
     Picture,
+    drawn,
     heading,
     label_ends,
     look,
     note,
-    ordered,
-    require,
-    scale_of,
-    style,
 )
 
 NETWORKS = ("ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56")
+FILLS = ("full", "left", "bottom", "right", "top")  # of our own sources, in their order
+
+
+def central_line(source: str) -> dict[str, Any]:
+    """Return how centralised training is drawn: dashed grey for the paper's, a solid line for ours."""
+    if source == "paper":
+        return {"color": PAPER, "linestyle": (0, (2, 2)), "linewidth": 1.4}
+    return {"color": LOOKS["Centralized"].colour, "linestyle": "-", "linewidth": 1.8}
 
 
 def described(cells: pd.DataFrame, source: str, join: str) -> str:
@@ -34,14 +39,14 @@ def described(cells: pd.DataFrame, source: str, join: str) -> str:
     runs = cells.loc[cells["source"] == source, "runs"].dropna().astype(int)
     if runs.empty:
         return f"{source}{join}runs not stated"
-    count = str(runs.min()) if runs.min() == runs.max() else f"{runs.min()} to {runs.max()}"
+    count = " to ".join(dict.fromkeys([str(runs.min()), str(runs.max())]))
     return f"{source}{join}" + ("1 run" if count == "1" else f"mean ± std of {count} runs")
 
 
 def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: str, place: int) -> None:
     """Draw means with error bars: an open grey marker behind for the paper, a filled one in front for ours.
 
-    A second source of our own (place 1) is half filled.
+    Further sources of our own (place 1, 2, ...) are half filled.
     """
     colour, marker, _ = appearance
     paper = source == "paper"
@@ -53,7 +58,7 @@ def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: st
         color=PAPER if paper else colour,
         markerfacecolor="none" if paper else colour,
         markerfacecoloralt="white",
-        fillstyle="full" if paper or place == 0 else "left",
+        fillstyle=FILLS[0 if paper else place],
         markersize=8.5 if paper else 5.5,
         markeredgewidth=1.0 if paper else 0.8,
         elinewidth=1.0,
@@ -70,41 +75,38 @@ def source_handles(sources: list[str], cells: pd.DataFrame, join: str) -> list[L
         paper = source == "paper"
         handle = Line2D([], [], linestyle="none", marker="o", label=described(cells, source, join))
         handle.set(color=PAPER if paper else INK, markerfacecolor="none" if paper else INK)
-        handle.set(markersize=8.5 if paper else 5.5, fillstyle="full" if paper or place == 0 else "left")
+        handle.set(markersize=8.5 if paper else 5.5, fillstyle=FILLS[0 if paper else place])
         handle.set_markerfacecoloralt("white")
         handles.append(handle)
         place += not paper
     return handles
 
 
-@style()
-def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] = LOOKS) -> Figure:
+@drawn
+def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] = LOOKS) -> Picture:
     """Draw a table of methods: a panel per partition, networks side by side, the paper's values behind ours.
 
     Args:
-        cells: columns partition, method, network, mean, std (both percent; std may be empty), runs, source. The
-            source is "paper" or ends with its scale: "recorded (short)", "this run (smoke)". Instead of the first
-            three columns, row ("Step/FedBE") and column (the network) will do. The partition "Centralized" is
-            drawn as a line in every panel: dashed for the paper's, solid for ours.
+        cells: columns partition, method, network, mean, std (both percent; std may be empty), runs, source.
+            The source is "paper" or ends with its scale: "recorded (short)", "this run (smoke)". Instead of
+            the first three columns, row ("Step/FedBE") and column (the network) will do. The partition
+            "Centralized" is drawn as a line in every panel: dashed for the paper's, solid for ours.
         title: above the figure.
         looks: the look of each method.
 
     Raises:
         ValueError: a column is missing, a source names no scale, or a method has no look.
     """
-    if "row" in cells.columns and "partition" not in cells.columns:
-        cells = require(cells, ("row", "column"), "methods")
-        cells[["partition", "method"]] = cells["row"].str.split("/", n=1, expand=True)
-        cells["network"] = cells["column"]
     wanted = ("partition", "method", "network", "mean", "std", "runs", "source")
-    cells = require(cells, wanted, "methods").dropna(subset=["mean"])
+    cells = require(by_cell(cells), wanted, "methods").dropna(subset=["mean"])
+    scales = [scale_of(source) for source in ordered(cells["source"])]
     alone = cells["partition"] == "Centralized"
-    everywhere, cells = cells[alone], require(cells[~alone], wanted, "methods, beside the centralised rows,")
+    central, cells = cells[alone], require(cells[~alone], wanted, "methods, beside the centralised rows,")
     names = ordered(cells["method"], looks)
     slots = {name: (place + 0.5) / len(names) - 0.5 for place, name in enumerate(names)}
     networks, sources = ordered(cells["network"], NETWORKS), ordered(cells["source"], ("paper",))
     panels = ordered(cells["partition"], ("Step", "Dirichlet"))
-    scales = [scale_of(source) for source in sources]
+    ours = [source for source in sources if source != "paper"]
     across = len(networks) * len(names) <= 12
     shape = (1, len(panels)) if across else (len(panels), 1)
     figure = Picture(figsize=(7.2, 0.9 + 2.1 * shape[0]))
@@ -114,51 +116,39 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
     for axes, panel in zip(grid.flat, panels):
         for index in range(1, len(networks), 2):
             axes.axvspan(index - 0.5, index + 0.5, color=PALE, alpha=0.45, linewidth=0, zorder=0)
-        ours = [source for source in sources if source != "paper"]
-        for (name, source), group in cells[cells["partition"] == panel].groupby(
-            ["method", "source"], sort=False
-        ):
+        here = cells[cells["partition"] == panel]
+        for (name, source), group in here.groupby(["method", "source"], sort=False):
             x = [networks.index(network) + 0.84 * slots[name] for network in group["network"]]
             points(axes, x, group, look(name, looks), source, 0 if source == "paper" else ours.index(source))
-        for network, mean in everywhere.loc[everywhere["network"].isin(networks), ["network", "mean"]].values:
-            place = networks.index(network)
-            axes.hlines(
-                mean, place - 0.44, place + 0.44, color=looks["Centralized"].colour, linestyle=(0, (2, 2))
-            )
+        for network, mean, source in zip(central["network"], central["mean"], central["source"]):
+            if network in networks:
+                place = networks.index(network)
+                axes.hlines(mean, place - 0.44, place + 0.44, **central_line(source))
         axes.set(title=panel, ylabel="test accuracy (%)", xlim=(-0.5, len(networks) - 0.5))
         axes.set_xticks(range(len(networks)), networks)
         axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=INK)
         axes.grid(visible=False, axis="x")
         axes.label_outer()
-    handles = [
-        Line2D(
-            [],
-            [],
-            linestyle="none",
-            color=look(name, looks).colour,
-            marker=look(name, looks).marker,
-            label=name,
-        )
-        for name in names
-    ]
-    if len(everywhere):
-        handles.append(
-            Line2D([], [], color=looks["Centralized"].colour, linestyle=(0, (2, 2)), label="Centralized")
-        )
+    handles = []
+    for name in names:
+        colour, marker, _ = look(name, looks)
+        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
+    for source in ordered(central["source"], ("paper",)):
+        handles.append(Line2D([], [], label=f"Centralized,\n{source}", **central_line(source)))
     handles += source_handles(sources, cells, "\n")
     figure.legend(handles=handles, loc="outside right upper", labelspacing=0.7)
     return figure
 
 
-@style()
+@drawn
 def alpha_sweep(
     cells: pd.DataFrame, *, references: Mapping[str, Mapping[str, float]] | None = None, title: str = ""
-) -> Figure:
+) -> Picture:
     """Draw accuracy against the Dirichlet posterior's concentration (FedBE, Table 8), a panel per network.
 
     Args:
-        cells: columns dirichlet_alpha, network, mean, std, runs, source, as in `methods`; instead of the first
-            two, row ("alpha=0.5") and column (the network) will do.
+        cells: columns dirichlet_alpha, network, mean, std, runs, source, as in `methods`; instead of the
+            first two, row ("alpha=0.5") and column (the network) will do.
         references: label -> {network: accuracy in percent}, dashed lines; a label that starts with a method's
             name, such as "FedAvg (paper)", has that method's colour.
         title: above the figure.
@@ -202,7 +192,8 @@ def alpha_sweep(
         ends: list[End] = []
         for label, values in (references or {}).items():
             if network in values:
-                colour = next((LOOKS[name].colour for name in LOOKS if label.startswith(name)), INK)
+                name = max((name for name in LOOKS if label.startswith(name)), key=len, default="")
+                colour = LOOKS[name].colour if name else INK
                 axes.axhline(values[network], color=colour, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)
                 ends.append((label.replace(" (", "\n("), axes.get_xlim()[1], values[network], colour))
         labelled.append((axes, ends))

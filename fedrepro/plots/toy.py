@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Polygon
 from matplotlib.tri import Triangulation
 
-from fedrepro.plots.style import INK, QUIET, SIX, Picture, heading, note, ordered, require, style
+from fedrepro.plots.frames import ordered, require
+from fedrepro.plots.style import INK, QUIET, SIX, Picture, drawn, heading, note
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 MARKERS = "o^sDvP"
 
 
-@style()
+@drawn
 def simplex(
     points: np.ndarray,
     accuracy: np.ndarray,
@@ -27,7 +28,7 @@ def simplex(
     data: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     title: str = "",
     scale: str = "paper",
-) -> Figure:
+) -> Picture:
     """Draw FedBE's Figure 1: each client's data, and the test accuracy of models between the clients.
 
     A model is w = gamma_1 w_1 + gamma_2 w_2 + gamma_3 w_3, drawn at that mixture of the triangle's corners.
@@ -52,6 +53,8 @@ def simplex(
         )
     if (points < -1e-6).any() or (np.abs(points.sum(axis=1) - 1) > 1e-4).any():
         raise ValueError(f"each row of points must be non-negative with sum 1, got {points[:3].tolist()} ...")
+    if np.linalg.matrix_rank(points - points[0], tol=1e-6) < 2:
+        raise ValueError("points must not lie on one line: the triangle between them is drawn")
     for what, index in (("best", best), ("average", average)):
         if not 0 <= index < len(points):
             raise ValueError(f"{what} must be a row of points, 0 to {len(points) - 1}, got {index}")
@@ -61,11 +64,11 @@ def simplex(
     note(figure, [scale])
     heading(figure, title)
     if data is None:
-        _triangle(figure.subplots(), points, accuracy, corners, best, average)
+        _triangle(figure, points, accuracy, corners, best, average)
         return figure
     left, right = np.ravel(figure.subfigures(1, 2, width_ratios=(1.0, 1.15), wspace=0.03, squeeze=False))
     _clients(left.subplots(2, 2, sharex=True, sharey=True), *data, corners)
-    _triangle(right.subplots(), points, accuracy, corners, best, average)
+    _triangle(right, points, accuracy, corners, best, average)
     return figure
 
 
@@ -98,9 +101,15 @@ def _clients(
 
 
 def _triangle(
-    axes: Axes, points: np.ndarray, accuracy: np.ndarray, corners: Sequence[str], best: int, average: int
+    figure: Figure | SubFigure,
+    points: np.ndarray,
+    accuracy: np.ndarray,
+    corners: Sequence[str],
+    best: int,
+    average: int,
 ) -> None:
     """Draw the heat map over the 2-simplex with FedAvg, the best sample and the clients marked."""
+    axes = figure.subplots()
     place = points @ CORNERS
     distinct = np.unique(place.round(9), axis=0, return_index=True)[1]
     triangles = Triangulation(*place[distinct].T)
@@ -114,6 +123,7 @@ def _triangle(
             linestyle="none",
             marker=".",
             markersize=1.6,
+            rasterized=True,
             color="white",
             alpha=0.55,
             markeredgewidth=0,
@@ -155,19 +165,19 @@ def _triangle(
     axes.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.02, 0.9))
     axes.axis("off")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, handletextpad=0.3)
-    bar = axes.get_figure().colorbar(colours, ax=axes, shrink=0.75, pad=0.02, aspect=18)
+    bar = figure.colorbar(colours, cax=axes.inset_axes((1.06, 0.08, 0.045, 0.8)))
     bar.set_label("test accuracy (%)")
     bar.outline.set_visible(False)
 
 
-@style()
-def confidence(histograms: pd.DataFrame, *, title: str = "", scale: str = "paper") -> Figure:
+@drawn
+def confidence(histograms: pd.DataFrame, *, title: str = "", scale: str = "paper") -> Picture:
     """Draw FedBE's Figure 8: correct and incorrect test examples over the confidence of the prediction.
 
     Args:
-        histograms: columns group ("Clients", "Samples": the columns of panels), low, high (edges of the bin of the
-            largest probability), correct, incorrect (numbers of test examples); with a column member the bars are
-            means over the members of a group, with a column data there is a row of panels for each.
+        histograms: columns group ("Clients", "Samples": the columns of panels), low, high (edges of the bin
+            of the largest probability), correct, incorrect (numbers of test examples); with a column member
+            the bars are means over a group's members, with a column data there is a row of panels for each.
         title: above the figure.
         scale: smoke, short or paper.
 

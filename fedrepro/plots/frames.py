@@ -1,0 +1,51 @@
+"""What the figures read from their data frames: columns, orders, sources."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+
+def require(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
+    """Return a copy of the frame; raise a ValueError that names missing columns, or if there is no row."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{what} needs the columns {', '.join(columns)}; missing: {', '.join(missing)} "
+            f"(got {', '.join(map(str, frame.columns)) or 'none'})"
+        )
+    if frame.empty:
+        raise ValueError(f"{what} needs at least one row, got an empty frame")
+    return frame.copy()
+
+
+def ordered(values: Iterable[Any], first: Iterable[Any] = ()) -> list[Any]:
+    """Return the distinct values: those in `first` in that order, then the others as they come."""
+    seen = list(dict.fromkeys(values))
+    known = list(first)
+    return [value for value in known if value in seen] + [value for value in seen if value not in known]
+
+
+def by_cell(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with partition, method and network made from row and column, if it has those."""
+    if "method" in frame.columns or not {"row", "column"} <= set(frame.columns):
+        return frame
+    parts = frame["row"].str.partition("/")
+    bare = (parts[1] == "") | (frame["row"] == "FedBE w/o SWA")  # no partition, though a slash
+    method = parts[2].mask(parts[0] == "Centralized", "Centralized")  # else the optimiser's name
+    return frame.assign(
+        partition=parts[0].mask(bare, ""), method=method.mask(bare, frame["row"]), network=frame["column"]
+    )
+
+
+def scale_of(source: str) -> str:
+    """Return the scale in a source's brackets, "this run (smoke)" -> "smoke"; "" for the paper's numbers."""
+    if source == "paper":
+        return ""
+    found = re.search(r"\((smoke|short|paper)\)$", source)
+    if not found:
+        raise ValueError(
+            f"source must be 'paper' or end with its scale, such as 'this run (smoke)', got {source!r}"
+        )
+    return found.group(1)

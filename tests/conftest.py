@@ -1,0 +1,37 @@
+"""Tests run in a closed room: an empty data root, a run store of their own, two threads, no GPU unasked."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("tests")
+
+
+def _wants_gpu(config: pytest.Config) -> bool:
+    expression = config.getoption("markexpr")
+    return "gpu" in expression and "not gpu" not in expression
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment before anything imports torch; kernels inherit it."""
+    room = tempfile.mkdtemp(prefix="fedrepro-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
+    for name in ("runs", "data"):
+        os.environ[f"FEDREPRO_{name.upper()}"] = str(Path(room, name))
+        Path(room, name).mkdir()
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    if not _wants_gpu(config):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked gpu unless `-m gpu` asks for them."""
+    if not _wants_gpu(config):
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device; run with -m gpu"))
