@@ -13,8 +13,6 @@ from fedrepro.rng import numpy_generator
 from fedrepro.setting import Setting, nearest
 from fedrepro.swiss_roll import swiss_roll
 
-TURNS = 1.5  # of each arm of the Swiss roll
-
 
 @lru_cache(maxsize=8)
 def _loaded(name: str, split: str, root: str, device: str) -> Data:
@@ -109,7 +107,7 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
         parts, train, test = swiss_roll(
             clients=setting.clients,
             test_images=setting.test_images,
-            turns=TURNS,
+            turns=setting.turns,
             noise=setting.noise,
             rng=numpy_generator(seed, "swiss roll"),
         )

@@ -205,19 +205,11 @@ def _run(notebook: str, partial: str, output: str, cwd: str, parameters: dict[st
 
     # A client that plays the browser for Output widgets waits for ever now and then (nbclient issue 312).
     setattr(NotebookClient, "on_comm_open_jupyter_widget", lambda self, msg: None)  # noqa: B010
-    quiet = {
-        "progress_bar": False,
-        "store_widget_state": False,
-        "record_timing": False,
-        "coalesce_streams": True,
-    }
-    kernel = {
-        "kernel_name": "python3",
-        "language": "python",
-        "iopub_timeout": 60,
-    }  # 4 s fail on a busy machine
+    off = dict.fromkeys(("progress_bar", "store_widget_state", "record_timing"), False)
+    # A busy machine needs more than the four seconds that nbclient gives the last outputs of a cell.
+    options = {"kernel_name": "python3", "language": "python", "iopub_timeout": 60, "coalesce_streams": True}
     try:
-        papermill.execute_notebook(notebook, partial, parameters, cwd=cwd, **kernel, **quiet)
+        papermill.execute_notebook(notebook, partial, parameters, cwd=cwd, **options, **off)
     except Exception as error:
         return last_lines(str(error) or repr(error))
     return conclude(Path(partial), Path(output))

@@ -46,12 +46,13 @@ class State:
 class Trace:
     """What a reader may want to look at after a round.
 
-    who: participants; clients: their models [S]; shares [K, S]; average: the aggregated model [K];
+    who: participants; start: the models sent out [S]; clients: those that came back [S]; shares [K, S]; average: the aggregated model [K];
     teacher: the ensemble; targets [N, C]: its predictions on the public images, no rows when not asked;
     train_loss, distill_loss: means over steps; seconds: wall time by stage.
     """
 
     who: Participants
+    start: Stack
     clients: Stack
     shares: Tensor
     average: Stack
@@ -60,6 +61,11 @@ class Trace:
     train_loss: float
     distill_loss: float
     seconds: Mapping[str, float]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """What the server knew after local training, from which any posterior can be drawn again."""
+        return Aggregation(self.start, self.clients, self.shares, self.average)
 
 
 Init = Callable[[Federation, int], State]
@@ -148,6 +154,7 @@ class Stages:
         watch.lap("distill")
         trace = Trace(
             who,
+            start,
             trained.stack,
             shares,
             average,

@@ -178,6 +178,7 @@ def centralized(setting: Setting) -> Method:
         )
         trace = Trace(
             who=who,
+            start=state.models,
             clients=trained.stack,
             shares=torch.ones(1, 1, dtype=torch.float64),
             average=trained.stack,

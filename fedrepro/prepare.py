@@ -205,7 +205,8 @@ def _batch(pickled: bytes, spec: Spec, label_key: str) -> Arrays:
         planar, labels = content["data"], np.array(content[label_key], dtype=np.int64)
         if planar.dtype != np.uint8 or planar.shape != (len(labels), channels * height * width):
             raise ValueError(
-                f"images must be uint8 [{len(labels)}, 3 * {height} * {width}], got {planar.shape}"
+                f"images must be uint8 [{len(labels)}, {channels * height * width}], got"
+                f" {planar.dtype} {list(planar.shape)}"
             )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a batch must hold 'data' and {label_key!r} ({error!r})") from error

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 
+# A setting that came later than others has here the value that stands for "as before it existed". It then does
+# not count in the hash, so runs and records from before keep their keys.
+NEUTRAL: Mapping[str, Any] = {"turns": 0.6}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """The setting of a run; together with a seed and the data it determines every number.
@@ -34,7 +39,7 @@ class Setting:
         public_images: images set aside, stratified, for the server.
         client_images: images of all clients together, stratified; 0 for all that the server leaves. The Step
             partition sets its own number.
-        noise: radius noise of the Swiss roll.
+        noise, turns: radius noise and turns of each arm of the Swiss roll.
         rounds: communication rounds; epochs of centralised training.
         participation: share of clients per round, in (0, 1].
         local_epochs: passes over a client's images per round.
@@ -73,6 +78,7 @@ class Setting:
     public_images: int
     client_images: int
     noise: float
+    turns: float
     rounds: int
     participation: float
     local_epochs: int
@@ -150,10 +156,14 @@ class Setting:
         """Return the plain values, name -> value."""
         return dataclasses.asdict(self)
 
+    def hashed(self) -> dict[str, Any]:
+        """Return the values that a run's key depends on: all but those of `NEUTRAL` at their neutral value."""
+        return {n: v for n, v in self.asdict().items() if n not in NEUTRAL or v != NEUTRAL[n]}
+
     @property
     def key(self) -> str:
         """A 12-digit hash of all values but the precision: what the cell of a table is about."""
-        values = self.asdict()
+        values = self.hashed()
         del values["precision"]
         return digest(values)
 

@@ -89,7 +89,7 @@ class Store:
     def key(self, setting: Setting, seed: int, fingerprint: str) -> str:
         """Return the name of a run: a hash of setting, seed, data and numerics version."""
         return digest(
-            {"setting": setting.asdict(), "seed": seed, "data": fingerprint, "numerics": NUMERICS}
+            {"setting": setting.hashed(), "seed": seed, "data": fingerprint, "numerics": NUMERICS}
         )
 
     @contextlib.contextmanager

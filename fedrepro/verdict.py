@@ -124,20 +124,21 @@ def reported_cells(paper: Paper, item: str) -> pd.DataFrame:
         Sources that print different numbers make the status "contradiction"; the first one's are kept.
     """
     table = paper.reported[paper.reported["item"] == item].drop(columns="item")
-    groups = table.groupby(["row", "column"], sort=False)
-    return pd.DataFrame([_joined(lines) for _, lines in groups], columns=table.columns)
+    cells: dict[tuple[str, str], list[dict[Any, Any]]] = {}
+    for line in table.to_dict("records"):
+        cells.setdefault((line["row"], line["column"]), []).append(line)
+    return pd.DataFrame([_joined(lines) for lines in cells.values()], columns=table.columns)
 
 
-def _joined(lines: pd.DataFrame) -> dict[str, Any]:
-    first = lines.bfill().iloc[0]
-    status = min(lines["status"], key=STATUSES.index)
-    notes = list(lines["note"].dropna())
-    if any(lines[name].nunique() > 1 for name in ("mean", "std")):
-        status = "contradiction"
-        printed = zip(lines["source"], lines["mean"], lines["std"])
-        notes.append("; ".join(f"{source} prints {mean} ± {std}" for source, mean, std in printed))
-    joined = {"source": "; ".join(lines["source"].unique()), "status": status, "note": "; ".join(notes)}
-    return {name: first[name] for name in ("row", "column", "metric", "mean", "std", "runs")} | joined
+def _joined(lines: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+    known = {name: [line[name] for line in lines if pd.notna(line[name])] for name in lines[0]}
+    notes = known["note"]
+    joined = {name: values[0] if values else math.nan for name, values in known.items()}
+    joined["status"] = min(known["status"], key=STATUSES.index)
+    if any(len(set(known[name])) > 1 for name in ("mean", "std")):
+        joined["status"] = "contradiction"
+        notes.append("; ".join(f"{line['source']} prints {line['mean']} ± {line['std']}" for line in lines))
+    return joined | {"source": "; ".join(dict.fromkeys(known["source"])), "note": "; ".join(notes)}
 
 
 def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
@@ -151,10 +152,11 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
         The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
         has records of. Only runs of one of them are there: that with the most seeds, then the newest.
     """
-    read = [record.read(folder, f"{paper.name}/{item}", scale) for folder in folders]
-    table = pd.concat([part for part in read if len(part)] or [pd.DataFrame(columns=record.RUN_COLUMNS)])
+    files = [record.read(folder, f"{paper.name}/{item}", scale) for folder in folders]
+    if not (read := [table for table in files if len(table)]):
+        return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
     texts = dict.fromkeys(["row", "column", "setting_key", "commit", "date"], str)
-    table = table.dropna(subset=["result"]).astype(texts | {"result": float})
+    table = pd.concat(read).dropna(subset=["result"]).astype(texts | {"result": float})
     table = table.drop_duplicates(["row", "column", "seed"], keep="last")
     table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
     by = ["row", "column", "setting_key"]
@@ -181,10 +183,8 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     if item not in item_names(paper):
         raise ValueError(f"unknown item {item!r} of {paper.name}{nearest(item, item_names(paper))}")
     printed = {(line["row"], line["column"]): line for line in reported_cells(paper, item).to_dict("records")}
-    made: dict[str, dict[Any, pd.DataFrame]] = {
-        scale: dict(list(records(paper, item, scale, folders).groupby(["row", "column"])))
-        for scale in reversed(SCALES)
-    }
+    found = {scale: records(paper, item, scale, folders) for scale in reversed(SCALES)}
+    made = {scale: dict(list(table.groupby(["row", "column"]))) for scale, table in found.items()}
     cells = dict.fromkeys([*printed, *(cell for groups in made.values() for cell in groups)])
     lines = []
     for cell in cells:

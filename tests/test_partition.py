@@ -179,11 +179,11 @@ class TestStep:
     def test_refuses(self, change: dict[str, int], message: str) -> None:
         arguments = {"clients": 4, "major_classes": 2, "major_images": 4, "minor_images": 1} | change
         with pytest.raises(ValueError, match=message):
-            step(balanced(4, 10), rng=rng(), **arguments)  # type: ignore[arg-type]
+            step(balanced(4, 10), rng=rng(), **arguments)
 
     def test_names_a_missing_class(self) -> None:
         labels = np.array([0, 0, 0, 2, 2, 2])
-        with pytest.raises(ValueError, match="class 1 needs 2 images.*got 0"):
+        with pytest.raises(ValueError, match=r"class 1 needs 2 images.*got 0"):
             step(labels, clients=3, major_classes=1, major_images=2, minor_images=0, rng=rng())
 
 
@@ -284,10 +284,11 @@ class TestClasswise:
                 rng=rng(seed),
                 max_draws=2000,
             )
-        except ValueError as error:
-            # With a small alpha a class goes to about one client: fewer classes than clients may not do.
+        except ValueError:
+            # A small alpha gives each class to about one client, which may not do for few images. It must do
+            # where nothing is asked, or where each client can expect a dozen images and more.
             assert min_size > 0
-            assert "no partition in 2000 draws" in str(error) or min_size * clients > len(labels)
+            assert partition_alpha < 1 or len(labels) < 12 * clients
             return
         assert len(parts) == clients
         assert min(map(len, parts)) >= min_size
@@ -383,7 +384,7 @@ class TestSplitHash:
         assert split_hash([np.array([0, 1]), np.array([2])]) != split_hash([np.array([0]), np.array([1, 2])])
 
     def test_does_not_depend_on_the_integer_type(self) -> None:
-        assert split_hash([np.arange(3, dtype=np.int32)]) == split_hash([np.arange(3)])  # type: ignore[list-item]
+        assert split_hash([np.arange(3, dtype=np.int32)]) == split_hash([np.arange(3)])
 
 
 def every_partition(seed: int) -> dict[str, Parts]:

@@ -11,7 +11,7 @@ import pytest
 
 from fedrepro import papers, record
 from fedrepro.report import HONEST, write_report
-from fedrepro.report_html import Bullets, Heading, Paragraph, Span, Table, page
+from fedrepro.report_html import Block, Bullets, Heading, Paragraph, Span, Table, page
 from fedrepro.report_markdown import markdown
 from fedrepro.verdict import WORDS
 
@@ -70,10 +70,8 @@ def save(folder: Path, item: str, scale: str, lines: list[dict[str, Any]]) -> No
     pd.DataFrame(lines).reindex(columns=record.RUN_COLUMNS).to_csv(place / f"{scale}.csv", index=False)
 
 
-@pytest.fixture
-def figures(tmp_path: Path) -> Path:
-    """Return a folder with one judged cell, one off, one unreported, and some of a smaller scale."""
-    folder = tmp_path / "figures"
+def fill(folder: Path) -> Path:
+    """Record one judged cell, one off, one unreported, and some of a smaller scale."""
     lines = [line("alpha=0.1", "ConvNet", seed, 72.5) for seed in range(5)]
     lines += [line("alpha=2", "ResNet-20", 0, 50.0, date="2026-05-06", commit="def-dirty")]
     lines += [line("alpha=9", "ConvNet", 0, 33.0)]
@@ -82,10 +80,16 @@ def figures(tmp_path: Path) -> Path:
     return folder
 
 
-def written(figures: Path) -> tuple[str, str]:
-    md, html = write_report(figures, folders=[figures])
+def written(figures: Path, *others: Path) -> tuple[str, str]:
+    md, html = write_report(figures, folders=[figures, *others])
     assert (md, html) == (figures / "report.md", figures / "report.html")
     return md.read_text("utf-8"), html.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the markdown and the HTML report on `fill`'s records."""
+    return written(fill(tmp_path_factory.mktemp("figures")))
 
 
 def grid(md: str, caption: str) -> dict[tuple[str, str], str]:
@@ -95,8 +99,8 @@ def grid(md: str, caption: str) -> dict[tuple[str, str], str]:
     return {(row[0], name): cell for row in rows[2:] for name, cell in zip(rows[0][1:], row[1:])}
 
 
-def test_cells_say_what_is_known(figures: Path) -> None:
-    cells = grid(written(figures)[0], r"table8\_dirichlet: paper and paper scale")
+def test_cells_say_what_is_known(report: tuple[str, str]) -> None:
+    cells = grid(report[0], r"table8\_dirichlet: paper and paper scale")
     judged = "paper 72.5 ± 0.44<br>ours 72.5 ± 0.00 (5)<br>gap +0.0, +0.0 SE<br>**reproduced**"
     assert cells["alpha=0.1", "ConvNet"] == judged
     # One run takes the paper's 0.55 over 5 runs: -26.8 / (0.55 * sqrt(1.2)) = -44.5.
@@ -107,13 +111,13 @@ def test_cells_say_what_is_known(figures: Path) -> None:
     assert cells["alpha=9", "ResNet-20"] == ""
 
 
-def test_decimals_are_the_papers(figures: Path) -> None:
-    cells = grid(written(figures)[0], r"figure1\_simplex: paper and paper scale")
+def test_decimals_are_the_papers(report: tuple[str, str]) -> None:
+    cells = grid(report[0], r"figure1\_simplex: paper and paper scale")
     assert cells["FedAvg", "Swiss roll"] == "paper 64<br>**not run**"
 
 
-def test_smaller_scales_have_a_table_of_their_own(figures: Path) -> None:
-    md, _ = written(figures)
+def test_smaller_scales_have_a_table_of_their_own(report: tuple[str, str]) -> None:
+    md, _ = report
     assert f"> {' '.join(HONEST.split())}" in md
     cells = grid(md, r"table8\_dirichlet: short and smoke runs, no reproductions")
     assert {cell for cell in cells.items() if cell[1]} == {
@@ -122,8 +126,8 @@ def test_smaller_scales_have_a_table_of_their_own(figures: Path) -> None:
     }
 
 
-def test_every_reported_cell_is_listed_once(figures: Path) -> None:
-    md, html = written(figures)
+def test_every_reported_cell_is_listed_once(report: tuple[str, str]) -> None:
+    md, html = report
     reported = papers.load("fedbe").reported.groupby(["item", "row", "column"]).ngroups
     waiting = sum(map(int, re.findall(r"not built yet: (\d+) reported cell", md)))
     shown = [cell for cell in re.findall(r"\*\*([a-z ]+)\*\*", md.split(": claims")[0]) if cell in WORDS]
@@ -139,8 +143,8 @@ def test_every_reported_cell_is_listed_once(figures: Path) -> None:
     assert len(cells) + waiting == reported
 
 
-def test_the_counts_add_up(figures: Path) -> None:
-    md, html = written(figures)
+def test_the_counts_add_up(report: tuple[str, str]) -> None:
+    md, html = report
     rows = Page(html).tables["Verdicts on the reported cells"]
     counts = dict(zip(rows[0][1:], map(int, rows[1][1:])))
     assert grid(md, "Verdicts on the reported cells") == {("fedbe", k): str(v) for k, v in counts.items()}
@@ -155,8 +159,8 @@ def test_a_smoke_run_reproduces_nothing(tmp_path: Path) -> None:
     assert dict(zip(rows[0], rows[1]))["reproduced"] == "0"
 
 
-def test_it_says_with_what_it_was_made(figures: Path) -> None:
-    md, html = written(figures)
+def test_it_says_with_what_it_was_made(report: tuple[str, str]) -> None:
+    md, html = report
     assert "records of 9 runs, the newest of 2026-05-06; commit abc1234567, def-dirty; torch 2.14.1" in md
     rows = Page(html).tables[f"{ITEM}: recorded"]
     facts = ["cpu: <A> & B|C", "float32", "2.14.1", "abc1234567, def-dirty", "2026-05-06"]
@@ -171,37 +175,35 @@ def test_without_records(tmp_path: Path) -> None:
     assert "not run" in html
 
 
-def test_the_same_bytes_again_wherever_it_lies(figures: Path, tmp_path: Path) -> None:
-    first = written(figures)
-    assert written(figures) == first
-    figures.rename(tmp_path / "elsewhere")
-    assert written(tmp_path / "elsewhere") == first
-    assert str(tmp_path) not in "".join(first)
+def test_the_same_bytes_again_wherever_it_lies(report: tuple[str, str], tmp_path: Path) -> None:
+    assert written(fill(tmp_path / "elsewhere")) == report
+    assert str(tmp_path.parent) not in "".join(report)
 
 
-def test_links_only_to_what_there_is(figures: Path, tmp_path: Path) -> None:
-    assert ".ipynb" not in written(figures)[0]
-    (tmp_path / "notebooks" / "fedbe").mkdir(parents=True)
-    (tmp_path / "notebooks" / "fedbe" / f"{ITEM}.ipynb").touch()
-    (figures / "fedbe" / ITEM / "the sweep.svg").touch()
-    md, html = written(figures)
-    links = [f"../notebooks/fedbe/{ITEM}.ipynb", f"fedbe/{ITEM}/the%20sweep.svg"]
-    assert f"See [notebook]({links[0]}) · [the sweep.svg]({links[1]})" in md
+def test_links_only_to_what_there_is(report: tuple[str, str], tmp_path: Path) -> None:
+    assert ".ipynb" not in report[0]
+    assert ".svg" not in report[0]
+    for name in (
+        f"notebooks/fedbe/{ITEM}.ipynb",
+        f"figures/fedbe/{ITEM}/the sweep.svg",
+        f"new/fedbe/{ITEM}/b.svg",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    md, html = written(tmp_path / "figures", tmp_path / "new")
+    links = [
+        f"../notebooks/fedbe/{ITEM}.ipynb",
+        f"fedbe/{ITEM}/the%20sweep.svg",
+        f"../new/fedbe/{ITEM}/b.svg",
+    ]
+    assert f"See [notebook]({links[0]}) · [the sweep.svg]({links[1]}) · [b.svg]({links[2]})\n" in md
     found = [str(a["href"]) for tag, a in Page(html).tags if tag == "a"]
     assert [link for link in found if not link.startswith("#")] == links
     assert md.count("See [") == 1
 
 
-def test_a_sessions_figures_are_linked_from_here(figures: Path, tmp_path: Path) -> None:
-    place = tmp_path / "results" / "fedbe" / ITEM
-    place.mkdir(parents=True)
-    (place / "sweep.svg").touch()
-    md, _ = write_report(figures, folders=[figures, tmp_path / "results"])
-    assert f"See [sweep.svg](../results/fedbe/{ITEM}/sweep.svg)" in md.read_text("utf-8")
-
-
-def test_claims_are_told_with_their_numbers(figures: Path) -> None:
-    md, html = written(figures)
+def test_claims_are_told_with_their_numbers(report: tuple[str, str]) -> None:
+    md, html = report
     rows = Page(html).tables["fedbe: claims"]
     row = next(row for row in rows if row[0].startswith("The gain over FedAvg grows"))
     assert row[1].startswith("fails 1 of 2; worst Step: gains 2.5, 7.3")
@@ -212,8 +214,8 @@ def test_claims_are_told_with_their_numbers(figures: Path) -> None:
     )
 
 
-def test_the_page_is_whole_and_alone(figures: Path) -> None:
-    html = written(figures)[1]
+def test_the_page_is_whole_and_alone(report: tuple[str, str]) -> None:
+    html = report[1]
     read = Page(html)
     tags = [tag for tag, _ in read.tags]
     assert html.startswith("<!DOCTYPE html>\n")
@@ -229,8 +231,8 @@ def test_the_page_is_whole_and_alone(figures: Path) -> None:
     assert 'name="viewport"' in html
 
 
-def test_colour_only_repeats_a_word(figures: Path) -> None:
-    html = written(figures)[1]
+def test_colour_only_repeats_a_word(report: tuple[str, str]) -> None:
+    html = report[1]
     spans = re.findall(r'<span class="verdict ?([a-z]*)">([^<]*)</span>', html)
     assert len(spans) == html.count('class="verdict')
     tones = {unescape(word): tone for tone, word in spans}
@@ -242,7 +244,12 @@ def test_everything_is_escaped() -> None:
     bad = '<b a="1">&|*_'
     span = Span(bad, "verdict", '"><script>')
     table = Table(bad, (bad, bad), ((((Span(bad, "quiet"),),), ((span,), (Span(bad, "code"),))),))
-    blocks = [Heading(1, bad), Heading(2, bad), Heading(2, bad + "!"), Paragraph((Span(bad, "strong"),))]
+    blocks: list[Block] = [
+        Heading(1, bad),
+        Heading(2, bad),
+        Heading(2, bad + "!"),
+        Paragraph((Span(bad, "strong"),)),
+    ]
     html = page(bad, [*blocks, Bullets(((Span(bad),),)), table])
     read = Page(html)
     assert not {"b", "script"} & {tag for tag, _ in read.tags}

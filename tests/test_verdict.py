@@ -42,8 +42,14 @@ def write(tmp_path: Path) -> Write:
 
 
 def paper_with(*lines: dict[str, Any]) -> Paper:
-    """Return a paper that prints these numbers; A at x is 70.0 ± 4 of one run unless a line says otherwise."""
-    defaults = {"item": "t", "source": "Table 1", "row": "A", "column": "x", "metric": "test_acc_pct"}
+    """Return a paper that prints these numbers; A at x is 70 ± 4 of one run unless a line says otherwise."""
+    defaults: dict[str, Any] = {
+        "item": "t",
+        "source": "Table 1",
+        "row": "A",
+        "column": "x",
+        "metric": "test_acc_pct",
+    }
     defaults |= {"mean": 70.0, "std": 4.0, "runs": 1.0, "status": "ok", "note": None}
     return replace(papers.load("fedbe"), reported=pd.DataFrame([defaults | line for line in lines]))
 
@@ -144,9 +150,9 @@ class TestJudge:
         assert judge(cell(status=status), [70.2], scale="paper").word == "reproduced"
 
     def test_refuses_unknown_words(self) -> None:
-        with pytest.raises(ValueError, match="status must be one of .* got 'fine'"):
+        with pytest.raises(ValueError, match=r"status must be one of .* got 'fine'"):
             judge(cell(status="fine"), [70.0], scale="paper")
-        with pytest.raises(ValueError, match="scale must be one of .* got 'full'"):
+        with pytest.raises(ValueError, match=r"scale must be one of .* got 'full'"):
             judge(cell(), [70.0], scale="full")
         with pytest.raises(ValueError, match="status 'ok' must be known"):
             judge(cell(NAN), [70.0], scale="paper")
