@@ -86,9 +86,7 @@ def split(setting: Setting, labels: np.ndarray, seed: int) -> tuple[list[np.ndar
         "central": lambda: [np.arange(len(rest))],
     }
     if setting.partition not in choices:
-        raise ValueError(
-            f"unknown partition {setting.partition!r}{nearest(setting.partition, list(choices))}"
-        )
+        raise ValueError(f"unknown partition {setting.partition!r}{nearest(setting.partition, list(choices))}")
     return [rest[part] for part in choices[setting.partition]()], held
 
 
@@ -129,4 +127,3 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
         test,
         precision=setting.precision,
     )
-

@@ -16,7 +16,7 @@ from fedrepro.method import Method, State, Trace
 from fedrepro.papers import Cell
 from fedrepro.partition import class_counts
 from fedrepro.rng import Streams
-from fedrepro.runs import Outcome, Run, choose_device, play_all
+from fedrepro.runs import Outcome, Run, choose_device, play_all, provenance
 from fedrepro.setting import Setting
 from fedrepro.store import Store
 
@@ -117,6 +117,15 @@ class Book:
         record.write(self.folder, self.item.key, self.scale, self._found())
         return self.results
 
+    def keep(self, found: pd.DataFrame) -> None:
+        """Record numbers that a toy notebook made itself: columns name, seed, accuracy (percent).
+
+        The toy runs at the paper's full scale whatever the book's scale, so its record is one of paper scale.
+        """
+        values = found.rename(columns={"name": "row", "accuracy": "result"}).assign(column=self.cells[0].column)
+        setting = self.cells[0].setting
+        record.write_values(self.folder, self.item.key, "paper", values, setting, provenance("cpu"))
+
     def _found(self) -> list[tuple[Cell, str, dict[str, Any]]]:
         return [(c, o.key, o.record) for c, o in self._outcomes if o.record is not None]
 
@@ -129,7 +138,9 @@ class Book:
     @property
     def rounds(self) -> pd.DataFrame:
         """One line per run and round of this session, with the cell's labels as columns."""
-        return pd.DataFrame([dict(cell.labels) | row for cell, _, r in self._found() for row in record.round_rows(cell, r)])
+        return pd.DataFrame(
+            [dict(cell.labels) | row for cell, _, r in self._found() for row in record.round_rows(cell, r)]
+        )
 
     @cached_property
     def folders(self) -> list[Path]:
@@ -138,17 +149,65 @@ class Book:
         return [folder for folder in committed if folder != self.folder] + [self.folder]
 
     def comparison(self) -> pd.DataFrame:
-        """Return paper, recorded and this run side by side, one line per cell, with the verdict."""
+        """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does."""
         return verdict.comparison(self.paper, self.item.name, self.folders)
 
+    def table(self) -> pd.DataFrame:
+        """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
+        found = self.comparison()
+        shown = {
+            "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"]),
+            "recorded at paper scale": _spread(
+                found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]
+            ),
+            "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
+            "verdict": found["verdict"],
+            "short": _spread(found["short_mean"], None, found["short_seeds"]),
+            "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
+        }
+        index = pd.MultiIndex.from_frame(found[["row", "column"]])
+        return pd.DataFrame({name: list(values) for name, values in shown.items()}, index=index)
+
+    def points(self) -> pd.DataFrame:
+        """Return the comparison for plotting: row, column, mean, std, runs, source; one line per number."""
+        found = self.comparison()
+        sources = {"paper": "paper", "recorded": "recorded (paper)", "short": "recorded (short)"}
+        sources["smoke"] = "this run (smoke)"
+        tables = []
+        for name, source in sources.items():
+            runs = found["paper_runs" if name == "paper" else f"{name}_seeds"]
+            std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
+            one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
+            tables.append(one.dropna(subset=["mean"]))
+        return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
     def claims(self) -> pd.DataFrame:
-        """Return what the paper says of this item, and whether it holds at each scale."""
+        """Return what the paper says of this item, and whether it holds in its own numbers and at each scale."""
         table = verdict.claims(self.paper, self.folders)
-        return table[table["item"] == self.item.name].drop(columns="item").set_index("id")
+        shown = ["text", "place", *verdict.SCALE_OF]
+        return table[table["item"] == self.item.name].set_index("id")[shown]
+
+    def shapes(self, state: State, trace: Trace, federation: Federation) -> pd.DataFrame:
+        """Return what each stage of a round handed on, and its shape."""
+        rows = [
+            ("plan", "clients of the round", (len(trace.who.clients),)),
+            ("train", "clients' parameters [S, P]", trace.clients.params.shape),
+            ("train", "clients' BatchNorm statistics [S, Q]", trace.clients.buffers.shape),
+            ("weigh", "shares [K, S]", trace.shares.shape),
+            ("server", "average [K, P]", trace.average.params.shape),
+            ("teach", "teachers [M, P]", trace.teacher.members.params.shape),
+            ("combine", "targets on the public images [N, C]", trace.targets.shape),
+            ("distill", "next global model [K, P]", state.models.params.shape),
+            ("", "test images", (len(federation.test),)),
+        ]
+        table = pd.DataFrame(rows, columns=["stage", "what", "shape"])
+        return table.assign(shape=[tuple(shape) for shape in table["shape"]]).set_index("stage")
 
     def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
         """Return the committed records of this item at a scale, with the cells' labels as columns."""
         committed = record.read(self.folders[0], self.item.key, scale, rounds=rounds)
+        if rounds:
+            committed = committed.dropna(subset=["accuracy"])
         labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
         known = [dict(labels.get((r, c), {})) for r, c in zip(committed["row"], committed["column"])]
         return pd.concat([pd.DataFrame(known, index=committed.index), committed], axis=1)
@@ -157,7 +216,8 @@ class Book:
         """Save a figure with its data and its description; returns the names of the files."""
         from fedrepro import plots
 
-        written = plots.save(figure, self.folder / self.item.key, name or self.item.name, data=data, alt=alt)
+        name = f"{name or self.item.name}_{self.scale}"  # scales never overwrite each other's figures
+        written = plots.save(figure, self.folder / self.item.key, name, data=data, alt=alt)
         return [path.name for path in written]
 
 
@@ -172,3 +232,16 @@ def _values(column: pd.Series) -> str:
 def _brief(stage: object) -> str:
     sources = getattr(stage, "sources", None)
     return " + ".join(_brief(s) for s in sources) if sources else repr(stage)
+
+
+def _spread(mean: pd.Series, std: pd.Series | None, runs: pd.Series) -> list[str]:
+    """Format "74.5 ± 0.5 (5)" per line, or nothing where there is no number."""
+    spreads = [float("nan")] * len(mean) if std is None else std
+    texts = []
+    for middle, spread, count in zip(mean, spreads, runs):
+        if pd.isna(middle):
+            texts.append("")
+            continue
+        around = "" if pd.isna(spread) else f" ± {spread:.1f}"
+        texts.append(f"{middle:.1f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
+    return texts

@@ -68,7 +68,10 @@ def parser() -> argparse.ArgumentParser:
             "--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions"
         )
         command.add_argument(
-            "--budget", type=budget_seconds, metavar="8m", help="stop the runs cleanly before this time is over"
+            "--budget",
+            type=budget_seconds,
+            metavar="8m",
+            help="stop the runs cleanly before this time is over",
         )
         command.add_argument(
             "--record", action="store_true", help="also write the results into figures/ of the repository"
@@ -123,9 +126,7 @@ def _play(items: list[Item], options: argparse.Namespace) -> tuple[list[tuple[Ce
     unique: dict[tuple[str, int], Run] = {}
     for _, run in planned:
         unique.setdefault((str(run.setting.asdict()), run.seed), run)
-    outcomes = play_all(
-        unique.values(), store, device=choose_device(options.device), budget=options.budget
-    )
+    outcomes = play_all(unique.values(), store, device=choose_device(options.device), budget=options.budget)
     by_run = dict(zip(unique, outcomes))
     return [(cell, by_run[str(run.setting.asdict()), run.seed]) for cell, run in planned], store
 
@@ -196,15 +197,13 @@ def _reproduce(options: argparse.Namespace) -> int:
         }
         notebook = paths.recorded_folder().parent / "notebooks" / f"{item.key}.ipynb"
         output = paths.results_folder() / "notebooks" / f"{item.key}.ipynb"
-        jobs.append(
-            batch.Job(notebook=notebook, output=output, timeout=options.timeout, parameters=parameters)
-        )
+        jobs.append(batch.Job(notebook=notebook, output=output, timeout=options.timeout, parameters=parameters))
     for job, result in zip(jobs, batch.execute_all(jobs)):
         good = good and result.ok
         if not result.ok:
             print(f"failed: {job.notebook}: {result.error}", file=sys.stderr)
     written = report.write_report(figures, folders=paths.record_folders())
-    print(f"notebooks: {(RESULTS / 'notebooks').absolute()}")
+    print(f"notebooks: {paths.results_folder() / 'notebooks'}")
     print(f"figures:   {figures}")
     print("report:    " + "\n           ".join(map(str, written)))
     return 0 if good else 1

@@ -90,9 +90,7 @@ class DistillSgd:
         start: int | None,
         every: int,
     ) -> tuple[Distilled, Stack, int]:
-        plan = _plan(
-            federation, streams, epochs=self.epochs, batch_size=self.batch_size, augment=self.augment
-        )
+        plan = _plan(federation, streams, epochs=self.epochs, batch_size=self.batch_size, augment=self.augment)
         targets = teacher(federation.public)
         steps = plan.index.shape[1]
         done = torch.arange(1, steps + 1)  # steps done after each step
@@ -102,9 +100,7 @@ class DistillSgd:
             federation.public,
             targets,
             plan,
-            Sgd(
-                lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay
-            ),
+            Sgd(lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay),
             collect=collect,
             loss_scale=self.loss_scale,
         )

@@ -69,7 +69,7 @@ class Federation:
         """Return the initial global model of a run, a stack of one on the federation's device."""
         return self.architecture.start(seed).to(self.device, self.dtype)
 
-    def train(self, *arguments, **options):  # noqa: ANN002, ANN003, ANN201 (the kernel's own signature)
+    def train(self, *arguments, **options):
         """Train with the federation's kernel and precision; see `kernels.plain.train`."""
         run = kernel(self.kernel).train
         return run(self.architecture, *arguments, precision=self.precision, **options)

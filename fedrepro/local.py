@@ -105,9 +105,7 @@ class LocalSgd:
         rates = Constant(lr=self.lr * factor).steps(plan.index.shape[1])
         sgd = Sgd(lr=rates, momentum=self.momentum, weight_decay=self.weight_decay)
         try:
-            return federation.train(
-                start, federation.data, federation.data.labels, plan, sgd, velocity=velocity
-            )
+            return federation.train(start, federation.data, federation.data.labels, plan, sgd, velocity=velocity)
         except NonFiniteLossError as error:
             client = who.clients[error.member]
             raise DivergedError(

@@ -46,7 +46,8 @@ class State:
 class Trace:
     """What a reader may want to look at after a round.
 
-    who: participants; start: the models sent out [S]; clients: those that came back [S]; shares [K, S]; average: the aggregated model [K];
+    who: participants; start: the models sent out [S]; clients: those that came back [S]; shares [K, S];
+    average: the aggregated model [K];
     teacher: the ensemble; targets [N, C]: its predictions on the public images, no rows when not asked;
     train_loss, distill_loss: means over steps; seconds: wall time by stage.
     """

@@ -167,15 +167,11 @@ def centralized(setting: Setting) -> Method:
 
     def round(state: State, federation: Federation, streams: Streams) -> tuple[State, Trace]:
         watch = Stopwatch(federation.device)
-        plan = local_batches(
-            federation, who, streams, batch_size=train.batch_size, augment=train.augment
-        )
+        plan = local_batches(federation, who, streams, batch_size=train.batch_size, augment=train.augment)
         velocity = state.memory.get("velocity")
         trained = train.steps(state.models, who, federation, streams, plan, velocity=velocity)
         watch.lap("train")
-        alone = Ensemble(
-            trained.stack.take(slice(0, 0)), MeanOfProbabilities(sharpen=setting.sharpen), federation
-        )
+        alone = Ensemble(trained.stack.take(slice(0, 0)), MeanOfProbabilities(sharpen=setting.sharpen), federation)
         trace = Trace(
             who=who,
             start=state.models,

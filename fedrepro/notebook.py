@@ -29,9 +29,7 @@ def parameters_of(notebook: Path) -> dict[str, tuple[Any, Any]]:
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
     tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     if len(tagged) > 1:
-        raise ValueError(
-            f"a notebook has at most one cell tagged parameters, {notebook.name} has {len(tagged)}"
-        )
+        raise ValueError(f"a notebook has at most one cell tagged parameters, {notebook.name} has {len(tagged)}")
     found: dict[str, tuple[Any, Any]] = {}
     for node in ast.parse(tagged[0] if tagged else "").body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
@@ -75,9 +73,7 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
 def _type(annotation: ast.expr) -> Any:
     """Evaluate an annotation made of the types that JSON has."""
     try:
-        return eval(
-            compile(ast.Expression(annotation), "parameters", "eval"), {"__builtins__": {}}, dict(TYPES)
-        )
+        return eval(compile(ast.Expression(annotation), "parameters", "eval"), {"__builtins__": {}}, dict(TYPES))
     except Exception as error:
         raise ValueError(
             f"a parameter's type must be made of {', '.join(TYPES)} and None, got {ast.unparse(annotation)}"
@@ -102,9 +98,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is list:
         return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
     if origin is dict:
-        return isinstance(value, dict) and all(
-            _fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()
-        )
+        return isinstance(value, dict) and all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
     if kind is Any:
         return True
     return type(value) is (type(None) if kind is None else kind) or (kind is float and type(value) is int)
@@ -147,9 +141,7 @@ def own_up(partial: Path) -> int | None:
 
 def _code(notebook: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the cells that a run executes."""
-    return [
-        cell for cell in notebook["cells"] if cell["cell_type"] == "code" and "".join(cell["source"]).strip()
-    ]
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
 
 
 def tidy(notebook: dict[str, Any]) -> dict[str, Any]:

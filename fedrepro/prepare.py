@@ -40,9 +40,7 @@ class Archive:
     read: Callable[[Path, Spec], dict[Split, Arrays]]
 
 
-def prepare(
-    name: str, *, root: Path | None = None, archive: Path | None = None, progress: bool = True
-) -> Path:
+def prepare(name: str, *, root: Path | None = None, archive: Path | None = None, progress: bool = True) -> Path:
     """Write a data set's prepared form from its official archive, and check it.
 
     Files that are prepared already and whole are left alone, damaged ones are replaced. The images keep the

@@ -15,10 +15,20 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.papers import SCALES, Cell
+from fedrepro.setting import Setting
 from fedrepro.store import write_atomically
 
 RUN_COLUMNS = [
-    *("row", "column", "seed", "result", "accuracy", "best_accuracy", "ensemble_accuracy", "average_accuracy"),
+    *(
+        "row",
+        "column",
+        "seed",
+        "result",
+        "accuracy",
+        "best_accuracy",
+        "ensemble_accuracy",
+        "average_accuracy",
+    ),
     *("teacher_accuracy", "rounds", "setting_key", "key", "scale", "precision", "device", "threads", "torch"),
     *("commit", "date", "seconds", "split"),
 ]
@@ -26,6 +36,10 @@ ROUND_COLUMNS = [
     *("row", "column", "seed", "round", "accuracy", "average_accuracy", "teacher_accuracy"),
     *("train_loss", "distill_loss", "seconds"),
 ]
+
+TEXT = dict.fromkeys(
+    ("row", "column", "setting_key", "key", "commit", "split", "torch", "date"), str
+)  # never numbers
 
 
 def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -59,15 +73,13 @@ def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
 def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Put fresh lines into a file's: those with the same names replace the old ones."""
     if path.exists():
-        old = pd.read_csv(path)
+        old = pd.read_csv(path, dtype=TEXT)
         fresh = pd.concat([old, fresh.reindex(columns=old.columns)] if len(fresh) else [old])
         fresh = fresh.drop_duplicates(by, keep="last")
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
 
-def write(
-    folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, dict[str, Any]]]
-) -> list[Path]:
+def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, dict[str, Any]]]) -> list[Path]:
     """Write or extend the records of an item at a scale.
 
     Args:
@@ -100,9 +112,32 @@ def write(
     return names
 
 
+def write_values(
+    folder: Path, item: str, scale: str, values: pd.DataFrame, setting: Setting, where: dict[str, Any]
+) -> list[Path]:
+    """Write or extend the records of an item whose notebook computes its numbers itself.
+
+    Args:
+        folder, item, scale: as for `write`.
+        values: columns row, column, seed, result (percent).
+        setting: the setting behind all of them.
+        where: `runs.provenance` of this machine.
+    """
+    facts = {"rounds": setting.rounds, "setting_key": setting.key, "key": setting.key, "scale": scale}
+    facts |= {"precision": setting.precision}
+    facts |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
+    fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
+    names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
+    table = _merge(names[0], fresh, ["row", "column", "seed"])
+    write_atomically(names[0], table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+    content = json.dumps({setting.key: setting.asdict()}, indent=1, sort_keys=True) + "\n"
+    write_atomically(names[1], content.encode())
+    return names
+
+
 def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.DataFrame:
     """Read an item's records at a scale; an empty table with the right columns if there are none."""
     path = folder / item / (f"{scale}_rounds.csv" if rounds else f"{scale}.csv")
     if not path.exists():
         return pd.DataFrame(columns=ROUND_COLUMNS if rounds else RUN_COLUMNS)
-    return pd.read_csv(path)
+    return pd.read_csv(path, dtype=TEXT)

@@ -131,9 +131,7 @@ def _links(key: str, folder: Path, folders: Sequence[Path]) -> list[Block]:
     return [Paragraph((Span("See "), *links[1:]))] if links else []
 
 
-def _section(
-    entry: Item | None, item: str, table: pd.DataFrame, made: Mapping[str, pd.DataFrame]
-) -> list[Block]:
+def _section(entry: Item | None, item: str, table: pd.DataFrame, made: Mapping[str, pd.DataFrame]) -> list[Block]:
     """Return what is known of one item."""
     about = f"{entry.source}. Claim: {entry.claim}" if entry else _sources(table)
     blocks: list[Block] = [Heading(3, f"{item}: {entry.title}" if entry else item), Paragraph(_text(about))]

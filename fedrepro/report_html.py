@@ -112,9 +112,7 @@ def page(title: str, blocks: list[Block]) -> str:
     """Return the HTML file of a report, with a table of contents before its first section."""
     anchors = _anchors([block for block in blocks if isinstance(block, Heading)])
     parts = [_block(block, anchors) for block in blocks]
-    sections = [
-        place for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level == 2
-    ]
+    sections = [place for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level == 2]
     if sections:
         parts.insert(sections[0], _contents(blocks, anchors))
     body = "\n".join(parts)

@@ -49,4 +49,3 @@ class Replace:
         if self.bn_buffers == "recalibrate":
             return federation.recalibrate(average)
         return average
-

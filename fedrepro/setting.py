@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
 # A setting that came later than others has here the value that stands for "as before it existed". It then does
 # not count in the hash, so runs and records from before keep their keys.
 NEUTRAL: Mapping[str, Any] = {"turns": 0.6}

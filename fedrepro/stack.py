@@ -40,9 +40,7 @@ class Layout:
         return sum(prod(shape) for _, shape in entries)
 
     @staticmethod
-    def views(
-        flat: Tensor, entries: tuple[tuple[str, tuple[int, ...]], ...]
-    ) -> Iterator[tuple[str, Tensor]]:
+    def views(flat: Tensor, entries: tuple[tuple[str, tuple[int, ...]], ...]) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, view [..., *shape]) of a flat tensor [..., size]; views share its memory."""
         offset = 0
         for name, shape in entries:
@@ -68,7 +66,9 @@ class Stack:
                 raise ValueError(f"{name} must have shape [members, size] = {want}, got {tuple(tensor.shape)}")
         want = (len(self.params), Layout.size(self.layout.counters))
         if tuple(self.counters.shape) != want or self.counters.dtype != torch.int64:
-            raise ValueError(f"counters must be int64 {want}, got {self.counters.dtype} {tuple(self.counters.shape)}")
+            raise ValueError(
+                f"counters must be int64 {want}, got {self.counters.dtype} {tuple(self.counters.shape)}"
+            )
 
     @classmethod
     def of(cls, *modules: nn.Module) -> "Stack":

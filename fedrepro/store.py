@@ -1,11 +1,11 @@
 """The store of runs: one folder per run, written so that a kill at any moment loses at most one round.
 
-    <store>/store.json              the numerics version that wrote it
-    <store>/<key>/setting.json      what the run is
-    <store>/<key>/checkpoint.pt     state and rows after the last finished round
-    <store>/<key>/record.json       the finished run
-    <store>/<key>/failed.json       why it failed, until it is tried again
-    <store>/<key>/lock              held by the process that works on it; the system frees it if that dies
+<store>/store.json              the numerics version that wrote it
+<store>/<key>/setting.json      what the run is
+<store>/<key>/checkpoint.pt     state and rows after the last finished round
+<store>/<key>/record.json       the finished run
+<store>/<key>/failed.json       why it failed, until it is tried again
+<store>/<key>/lock              held by the process that works on it; the system frees it if that dies
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(partial, path)  # noqa: PTH105 (atomic on Windows too)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -88,9 +88,7 @@ class Store:
 
     def key(self, setting: Setting, seed: int, fingerprint: str) -> str:
         """Return the name of a run: a hash of setting, seed, data and numerics version."""
-        return digest(
-            {"setting": setting.hashed(), "seed": seed, "data": fingerprint, "numerics": NUMERICS}
-        )
+        return digest({"setting": setting.hashed(), "seed": seed, "data": fingerprint, "numerics": NUMERICS})
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[bool]:

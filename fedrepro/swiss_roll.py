@@ -72,9 +72,7 @@ def _equally(images: int, classes: int) -> list[int]:
     return [images // classes + (c < images % classes) for c in range(classes)]
 
 
-def _points(
-    labels: NDArray[np.int64], arms: int, turns: float, noise: float, rng: np.random.Generator
-) -> Data:
+def _points(labels: NDArray[np.int64], arms: int, turns: float, noise: float, rng: np.random.Generator) -> Data:
     """Draw one point of the plane for each label [N]."""
     along = rng.random(len(labels))
     angle = 2 * np.pi * (turns * along + labels / arms)

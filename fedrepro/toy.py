@@ -36,9 +36,7 @@ def simplex_grid(resolution: int) -> Tensor:
 
     The first three are not special; corners and, if 3 divides the resolution, the centre are among them.
     """
-    points = [
-        (i, j, resolution - i - j) for i in range(resolution + 1) for j in range(resolution + 1 - i)
-    ]
+    points = [(i, j, resolution - i - j) for i in range(resolution + 1) for j in range(resolution + 1 - i)]
     return torch.tensor(points, dtype=torch.float64) / resolution
 
 
@@ -66,7 +64,9 @@ def spread(setting: Setting, seeds: Iterable[int], *, resolution: int = 30) -> p
         federation, state, trace = play(setting, seed)
         labels = federation.test.labels
         ensemble = Ensemble(
-            sampled(setting, federation, trace, seed), MeanOfProbabilities(sharpen=setting.sharpen), federation
+            sampled(setting, federation, trace, seed),
+            MeanOfProbabilities(sharpen=setting.sharpen),
+            federation,
         )
         clients = federation.predict(trace.clients, federation.test)
         found = {

@@ -42,9 +42,7 @@ class Verdict:
     gap_se: float
 
 
-def standard_errors(
-    paper_mean: float, paper_std: float, paper_runs: float, our_values: Sequence[float]
-) -> float:
+def standard_errors(paper_mean: float, paper_std: float, paper_runs: float, our_values: Sequence[float]) -> float:
     """Return how many standard errors our mean lies above the paper's.
 
     (our mean - paper mean) / sqrt(paper_std^2 / paper_runs + our_std^2 / our_runs)
@@ -54,7 +52,7 @@ def standard_errors(
         paper_std: over the paper's runs, in points, >= 0; NaN if unknown.
         paper_runs: number of the paper's runs; a spread over an unknown number counts as unknown.
         our_values: one number per seed, in percent. The sample standard deviation is theirs; one alone
-            takes the paper's.
+            takes the paper's. Where the paper gives no spread, its number counts as one run with our spread.
 
     Returns:
         The gap, negative where we are below; NaN when no spread is known or all values are the same.
@@ -71,7 +69,7 @@ def standard_errors(
         return math.nan
     known = math.isfinite(paper_std) and paper_runs >= 1
     own = float(ours.std(ddof=1)) if len(ours) > 1 else paper_std if known else math.nan
-    error = math.sqrt((paper_std**2 / paper_runs if known else 0.0) + own**2 / len(ours))
+    error = math.sqrt((paper_std**2 / paper_runs if known else own**2) + own**2 / len(ours))
     return float(ours.mean() - paper_mean) / error if error > TOLERANCE else math.nan
 
 
@@ -244,6 +242,4 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
             outcome = check(claim, numbers)
             line |= {name: outcome.status, f"{name}: detail": outcome.detail}
         lines.append(line)
-    return pd.DataFrame(
-        lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")]
-    )
+    return pd.DataFrame(lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")])

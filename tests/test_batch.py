@@ -31,8 +31,7 @@ out = "here"
 def write(path: Path, *sources: str, parameters: str = PARAMETERS) -> Path:
     code: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
     cells = [
-        code | {"id": f"cell-{n}", "metadata": {}, "source": text}
-        for n, text in enumerate([parameters, *sources])
+        code | {"id": f"cell-{n}", "metadata": {}, "source": text} for n, text in enumerate([parameters, *sources])
     ]
     cells[0]["metadata"] = {"tags": ["parameters"]}
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -83,9 +82,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Batch:
         Job(
             notebook=write(folder / f"{name}.ipynb", *sources),
             output=folder / "out" / f"{name}.ipynb",
-            parameters={"lr": 1e-3, "seeds": [0, 1], "fast": False, "scale": "paper"}
-            if name == "good"
-            else {},
+            parameters={"lr": 1e-3, "seeds": [0, 1], "fast": False, "scale": "paper"} if name == "good" else {},
             timeout=20 if name == "hanging" else 120,
         )
         for name, sources in cells.items()
@@ -134,17 +131,13 @@ def test_a_failing_cell_is_a_failure_with_its_last_lines(done: Batch) -> None:
 
 
 def test_leaving_early_is_a_failure_although_papermill_accepts_it(done: Batch) -> None:
-    assert done.results["leaving"] == Result(
-        False, done.results["leaving"].seconds, "code cell 2: SystemExit: 0"
-    )
+    assert done.results["leaving"] == Result(False, done.results["leaving"].seconds, "code cell 2: SystemExit: 0")
 
 
 def test_a_dead_kernel_is_a_failure_and_no_cell_runs_twice(done: Batch) -> None:
     assert done.results["dying"].error == "code cell 3: Kernel died"
     assert (done.folder / "tries").read_text() == "tried\n"
-    statuses = [
-        cell["metadata"]["papermill"]["status"] for cell in done.notebook("dying.failed.ipynb")["cells"]
-    ]
+    statuses = [cell["metadata"]["papermill"]["status"] for cell in done.notebook("dying.failed.ipynb")["cells"]]
     assert statuses == ["completed", "completed", "failed", "pending"]
 
 
@@ -156,9 +149,7 @@ def test_a_timeout_is_a_failure_and_ends_every_process(done: Batch) -> None:
     pids = [int(pid) for pid in (done.folder / "here").read_text().split()]
     assert len(pids) == 2
     assert not any(map(alive, pids))
-    statuses = [
-        cell["metadata"]["papermill"]["status"] for cell in done.notebook("hanging.failed.ipynb")["cells"]
-    ]
+    statuses = [cell["metadata"]["papermill"]["status"] for cell in done.notebook("hanging.failed.ipynb")["cells"]]
     assert statuses == ["completed", "completed", "failed", "pending"]
 
 

@@ -307,9 +307,7 @@ def test_claims_that_the_papers_own_numbers_contradict(
     assert {name: o.detail for name, o in outcomes.items() if o.status == "fails"} == CONTRADICTED
 
 
-def test_claims_that_the_papers_own_numbers_support(
-    fedbe: tuple[Claim, ...], reported: dict[Key, float]
-) -> None:
+def test_claims_that_the_papers_own_numbers_support(fedbe: tuple[Claim, ...], reported: dict[Key, float]) -> None:
     outcomes = {claim.id: check(claim, reported) for claim in fedbe}
     assert {name: o.combinations for name, o in outcomes.items() if o.status == "holds"} == SUPPORTED
 

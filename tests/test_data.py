@@ -204,9 +204,7 @@ class TestLoadPrepared:
     def test_a_truncated_file(self, prepared: Path, which: str, size: int) -> None:
         path = prepared / "small" / which
         path.write_bytes(path.read_bytes()[:size])
-        with pytest.raises(
-            ValueError, match=rf"{which} cannot be read \(.*run `fedrepro data prepare small`"
-        ):
+        with pytest.raises(ValueError, match=rf"{which} cannot be read \(.*run `fedrepro data prepare small`"):
             load("small", "train", root=prepared)
 
     def test_a_file_that_is_no_array(self, prepared: Path) -> None:

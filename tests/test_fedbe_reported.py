@@ -122,10 +122,7 @@ def test_preprint_and_poster_print_the_same_numbers(printed: pd.DataFrame) -> No
     [
         *(("table7_stragglers", "Normal/FedAvg", n, "table1_methods", "Step/FedAvg") for n in NETWORKS[:3]),
         *(("table7_stragglers", "Normal/FedBE", n, "table1_methods", "Step/FedBE") for n in NETWORKS[:3]),
-        *(
-            ("table7_stragglers", "Normal/FedProx", n, "table4_momentum", "Step/FedProx")
-            for n in NETWORKS[:3]
-        ),
+        *(("table7_stragglers", "Normal/FedProx", n, "table4_momentum", "Step/FedProx") for n in NETWORKS[:3]),
         *(
             ("table7_stragglers", "Normal/FedBE + FedProx", n, "table4_momentum", "Step/FedBE + FedProx")
             for n in NETWORKS[:3]

@@ -85,9 +85,7 @@ class TestForward:
         model = build("resnet20", classes=10)
         shapes = []
         for block in model.get_submodule("blocks").children():
-            block.register_forward_hook(
-                lambda _module, _inputs, output: shapes.append(tuple(output.shape[1:]))
-            )
+            block.register_forward_hook(lambda _module, _inputs, output: shapes.append(tuple(output.shape[1:])))
         model(torch.zeros(2, 3, 32, 32))
         assert shapes == [(16, 32, 32)] * 3 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
 
@@ -126,9 +124,7 @@ class TestForward:
 
 class TestShortcut:
     def test_subsample_by_hand(self) -> None:
-        x = torch.arange(1.0, 33.0).reshape(
-            1, 2, 4, 4
-        )  # channel 0: rows 1-4, 5-8, ...; channel 1: 17-20, ...
+        x = torch.arange(1.0, 33.0).reshape(1, 2, 4, 4)  # channel 0: rows 1-4, 5-8, ...; channel 1: 17-20, ...
         zeros = [[0.0, 0.0], [0.0, 0.0]]
         expected = [[zeros, [[1.0, 3.0], [9.0, 11.0]], [[17.0, 19.0], [25.0, 27.0]], zeros]]
         assert subsample(x, padding=1).tolist() == expected
@@ -184,9 +180,7 @@ class TestMemoryFormat:
             if output.ndim == 4:
                 activations.append(output.is_contiguous(memory_format=torch.channels_last))
                 output.register_hook(
-                    lambda gradient: gradients.append(
-                        gradient.is_contiguous(memory_format=torch.channels_last)
-                    )
+                    lambda gradient: gradients.append(gradient.is_contiguous(memory_format=torch.channels_last))
                 )
 
         for layer in model.modules():

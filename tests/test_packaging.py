@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = (
-    "matplotlib seaborn papermill nbformat nbclient nbconvert nbval ipykernel IPython ipywidgets jupyter \
+EXTRAS = "matplotlib seaborn papermill nbformat nbclient nbconvert nbval ipykernel IPython ipywidgets jupyter \
 jupyter_client jupyter_core jupyterlab notebook sklearn timm pytest"
-)
 BLOCK = """
 import importlib, sys
 
@@ -40,9 +38,7 @@ def name_of(requirement: str) -> str:
 
 def make(*arguments: str, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """Run make as from a shell, also where make runs this test."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "-f", str(ROOT / "Makefile"), *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 

@@ -142,9 +142,7 @@ class TestStep:
         seed=SEEDS,
     )
     @quick
-    def test_properties(
-        self, clients: int, classes: int, each: int, major: int, minor: int, seed: int
-    ) -> None:
+    def test_properties(self, clients: int, classes: int, each: int, major: int, minor: int, seed: int) -> None:
         each = min(each, classes)
         if clients * each % classes:
             clients *= classes
@@ -190,14 +188,10 @@ class TestStep:
 class TestClasswise:
     @pytest.mark.parametrize("balance", [False, True])
     @pytest.mark.parametrize("partition_alpha", [0.01, 0.1, 1.0, 10.0, 100.0])
-    def test_terminates_with_the_smallest_client_big_enough(
-        self, partition_alpha: float, balance: bool
-    ) -> None:
+    def test_terminates_with_the_smallest_client_big_enough(self, partition_alpha: float, balance: bool) -> None:
         labels = balanced(10, 400)
         for seed in range(5):
-            parts = classwise(
-                labels, clients=10, partition_alpha=partition_alpha, balance=balance, rng=rng(seed)
-            )
+            parts = classwise(labels, clients=10, partition_alpha=partition_alpha, balance=balance, rng=rng(seed))
             assert len(parts) == 10
             assert min(map(len, parts)) >= 10
             assert_disjoint(parts, 4000, covering=True)
@@ -250,8 +244,7 @@ class TestClasswise:
     def test_balance_off_exceeds_the_equal_share(self) -> None:
         labels = balanced(10, 100)
         sizes = [
-            max(map(len, classwise(labels, clients=5, partition_alpha=0.05, rng=rng(seed))))
-            for seed in range(20)
+            max(map(len, classwise(labels, clients=5, partition_alpha=0.05, rng=rng(seed)))) for seed in range(20)
         ]
         assert max(sizes) > 300
 

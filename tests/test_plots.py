@@ -136,9 +136,7 @@ def test_text_is_never_below_seven_points(gallery: list[Figure]) -> None:
 def test_no_text_is_cut_off(gallery: list[Figure]) -> None:
     for figure in gallery:
         # without the numbers at the axes: matplotlib keeps some outside the view, which it does not draw
-        words = [
-            text for text in written(figure) if not text.get_text().strip("−").replace(".", "").isdigit()
-        ]
+        words = [text for text in written(figure) if not text.get_text().strip("−").replace(".", "").isdigit()]
         assert words
         with plots.style():
             figure.draw_without_rendering()
@@ -233,9 +231,7 @@ def test_methods_draws_ours_over_open_markers_of_the_paper() -> None:
     assert len(paper) == len(METHODS)
     assert [line.get_marker() for line in ours] == [plots.LOOKS["FedBE"].marker]
     assert ours[0].get_zorder() > paper[-1].get_zorder()
-    assert ours[0].get_xdata() == pytest.approx(
-        paper[-1].get_xdata()
-    )  # the same place, so that a match is seen
+    assert ours[0].get_xdata() == pytest.approx(paper[-1].get_xdata())  # the same place, so that a match is seen
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [*METHODS, "paper\nmean ± std of 5 runs", "this run (smoke)\n1 run"]
 
@@ -279,12 +275,8 @@ def test_methods_places_networks_and_methods_apart() -> None:
 def test_rounds_draws_mean_band_and_direct_labels(rounds: int) -> None:
     figure = plots.rounds(history(METHODS, rounds, 3), title="Step", scale="paper")
     axes = panels(figure)[0]
-    assert [(line.get_color(), line.get_marker()) for line in axes.lines] == [
-        plots.LOOKS[m][:2] for m in METHODS
-    ]
-    assert axes.lines[0].get_ydata() == pytest.approx(
-        50 + np.arange(1, rounds + 1) + 1
-    )  # mean of seeds 0, 1, 2
+    assert [(line.get_color(), line.get_marker()) for line in axes.lines] == [plots.LOOKS[m][:2] for m in METHODS]
+    assert axes.lines[0].get_ydata() == pytest.approx(50 + np.arange(1, rounds + 1) + 1)  # mean of seeds 0, 1, 2
     band = axes.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (51, 50 + rounds + 2)
     assert {text.get_text() for text in axes.texts} == set(METHODS)
@@ -367,9 +359,7 @@ def test_simplex_marks_corners_average_and_best() -> None:
     triangle = next(axes for axes in panels(figure) if axes.patches)
     circle, star = triangle.lines[-2:]
     assert (circle.get_marker(), star.get_marker()) == ("o", "*")
-    assert (float(circle.get_xdata()[0]), float(circle.get_ydata()[0])) == pytest.approx(
-        (0.5, np.sqrt(0.75) / 3)
-    )
+    assert (float(circle.get_xdata()[0]), float(circle.get_ydata()[0])) == pytest.approx((0.5, np.sqrt(0.75) / 3))
     assert float(star.get_xdata()[0]) == pytest.approx(0.2 + 0.2 / 2)
     clients = [axes for axes in panels(figure) if axes.get_title() in ("client 1", "client 2", "client 3")]
     drawn = [sum(len(group.get_offsets()) for group in axes.collections) for axes in clients]
@@ -513,9 +503,7 @@ def test_save_gives_the_same_bytes_for_the_same_data(tmp_path: Path) -> None:
 def test_saving_a_figure_twice_changes_nothing(tmp_path: Path) -> None:
     figure, data = plots.rounds(history(METHODS, 3, 2), scale="smoke"), pd.DataFrame({"x": [1]})
     first = [path.read_bytes() for path in plots.save(figure, tmp_path, "figure", data=data, alt="Lines.")]
-    assert [
-        path.read_bytes() for path in plots.save(figure, tmp_path, "figure", data=data, alt="Lines.")
-    ] == first
+    assert [path.read_bytes() for path in plots.save(figure, tmp_path, "figure", data=data, alt="Lines.")] == first
 
 
 @pytest.mark.parametrize(

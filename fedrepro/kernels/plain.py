@@ -42,7 +42,7 @@ class Trained:
     loss: Tensor
 
 
-def _autocast(device: torch.device, precision: str):  # noqa: ANN202 (a context manager of either kind)
+def _autocast(device: torch.device, precision: str):
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

@@ -98,9 +98,7 @@ def initialise(module: nn.Module, generator: torch.Generator, *, scheme: str) ->
         elif isinstance(layer, (*_BATCH_NORMS, nn.GroupNorm)):
             layer.reset_parameters()  # the identity, without a draw
         elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
-            raise ValueError(
-                f"initialise knows Conv2d, Linear, BatchNorm, GroupNorm, got {type(layer).__name__}"
-            )
+            raise ValueError(f"initialise knows Conv2d, Linear, BatchNorm, GroupNorm, got {type(layer).__name__}")
 
 
 def parameter_count(module: nn.Module) -> int:

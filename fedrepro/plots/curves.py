@@ -152,9 +152,7 @@ def seeds(
             values.mean(), place + 0.24, xerr=half, fmt=marker, color=ink(colour), markersize=5.5, zorder=3
         )
         said = f"{values.mean():.1f} ± {half:.1f}" if half else f"{values.mean():.1f}"
-        axes.text(
-            1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour)
-        )
+        axes.text(1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour))
         if name in (paper or {}):
             value = (paper or {})[name]
             axes.vlines(value, place - 0.2, place + 0.36, color=INK, linewidth=1.6, zorder=4)
@@ -168,9 +166,7 @@ def seeds(
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
     handles = [
-        Line2D(
-            [], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})"
-        )
+        Line2D([], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})")
     ]
     if counts.max() > 1:
         handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label="mean, 95 % interval"))

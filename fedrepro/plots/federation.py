@@ -100,12 +100,8 @@ def _bubbles(figure: Picture, axes: Axes, counts: np.ndarray) -> None:
     largest = (1.15 * max(cell, 3.5)) ** 2
     client, kind = np.nonzero(counts)
     area = largest * counts[client, kind] / max(1, counts.max())
-    axes.scatter(
-        client, kind, s=area, color=SIX[0], alpha=0.75, linewidth=0.4, edgecolor="white", clip_on=False
-    )
+    axes.scatter(client, kind, s=area, color=SIX[0], alpha=0.75, linewidth=0.4, edgecolor="white", clip_on=False)
     for share in (1.0, 0.25, 0.05):
         label = f"{round(share * counts.max()):,}"
         axes.scatter([], [], s=share * largest, color=SIX[0], alpha=0.75, linewidth=0, label=label)
-    axes.legend(
-        title="images", loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=1.4, handletextpad=1.0
-    )
+    axes.legend(title="images", loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=1.4, handletextpad=1.0)

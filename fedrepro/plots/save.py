@@ -36,9 +36,7 @@ def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: st
     alt = " ".join(alt.split())
     svg, png = io.BytesIO(), io.BytesIO()
     with style():
-        figure.savefig(
-            svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
     if isinstance(figure, Picture):
         figure.alt = alt
@@ -60,7 +58,5 @@ def described(svg: str, name: str, alt: str) -> str:
     start = svg.index("<svg ")
     end = svg.index(">", start)
     label = f' role="img" aria-labelledby="{name}-title {name}-desc"'
-    texts = (
-        f'\n <title id="{name}-title">{escape(name)}</title>\n <desc id="{name}-desc">{escape(alt)}</desc>'
-    )
+    texts = f'\n <title id="{name}-title">{escape(name)}</title>\n <desc id="{name}-desc">{escape(alt)}</desc>'
     return svg[:end] + label + ">" + texts + svg[end + 1 :]

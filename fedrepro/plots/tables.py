@@ -179,9 +179,7 @@ def alpha_sweep(
             group = group.sort_values("dirichlet_alpha")
             paper = source == "paper"
             line = {"color": PAPER if paper else LOOKS["FedBE"].colour, "linewidth": 1.0 if paper else 1.4}
-            axes.plot(
-                group["dirichlet_alpha"], group["mean"], alpha=0.6, linestyle="--" if paper else "-", **line
-            )
+            axes.plot(group["dirichlet_alpha"], group["mean"], alpha=0.6, linestyle="--" if paper else "-", **line)
             place = 0 if paper else ours.index(source)
             points(axes, group["dirichlet_alpha"], group, LOOKS["FedBE"], source, place)
         axes.set(xscale="log", title=network, xlabel="concentration of the Dirichlet posterior")

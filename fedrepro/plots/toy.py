@@ -48,9 +48,7 @@ def simplex(
     """
     points, accuracy = np.asarray(points, dtype=float), np.asarray(accuracy, dtype=float)
     if points.ndim != 2 or points.shape[1] != 3 or len(points) < 3 or accuracy.shape != points.shape[:1]:
-        raise ValueError(
-            f"points must be [O >= 3, 3] and accuracy [O], got {points.shape} and {accuracy.shape}"
-        )
+        raise ValueError(f"points must be [O >= 3, 3] and accuracy [O], got {points.shape} and {accuracy.shape}")
     if (points < -1e-6).any() or (np.abs(points.sum(axis=1) - 1) > 1e-4).any():
         raise ValueError(f"each row of points must be non-negative with sum 1, got {points[:3].tolist()} ...")
     if np.linalg.matrix_rank(points - points[0], tol=1e-6) < 2:
@@ -113,9 +111,7 @@ def _triangle(
     place = points @ CORNERS
     distinct = np.unique(place.round(9), axis=0, return_index=True)[1]
     triangles = Triangulation(*place[distinct].T)
-    colours = axes.tripcolor(
-        triangles, accuracy[distinct], shading="gouraud", cmap="viridis", rasterized=True
-    )
+    colours = axes.tripcolor(triangles, accuracy[distinct], shading="gouraud", cmap="viridis", rasterized=True)
     axes.add_patch(Polygon(CORNERS, closed=True, fill=False, edgecolor=INK, linewidth=1.0, joinstyle="round"))
     if len(points) <= 2000:
         axes.plot(

@@ -1,0 +1,118 @@
+import pytest
+import tiny
+import torch
+
+from fedrepro.federation import Federation
+from fedrepro.plan import Participants
+from fedrepro.server import BySize, Replace
+
+WORLD = tiny.federation("mlp", sizes=(10, 30, 60))
+
+
+def who(*clients: int) -> Participants:
+    return Participants(clients, (0,) * len(clients), (1,) * len(clients))
+
+
+class TestBySize:
+    def test_equation_10(self) -> None:
+        shares = BySize()(WORLD, who(0, 1, 2))
+        assert shares.shape == (1, 3)
+        assert shares.dtype == torch.float64
+        torch.testing.assert_close(
+            shares, torch.tensor([[0.1, 0.3, 0.6]], dtype=torch.float64), rtol=1e-15, atol=0
+        )
+
+    @pytest.mark.parametrize(
+        ("clients", "expected"),
+        [((0, 2), [1 / 7, 6 / 7]), ((1, 2), [1 / 3, 2 / 3]), ((2, 0), [6 / 7, 1 / 7]), ((1,), [1.0])],
+    )
+    def test_shares_follow_the_clients_numbers(self, clients: tuple[int, ...], expected: list[float]) -> None:
+        # Not their places in the round, and over the participants only.
+        found = BySize()(WORLD, who(*clients))
+        torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=1e-15, atol=0)
+
+    def test_equal_sizes_are_weighed_equally(self) -> None:
+        world = tiny.federation("mlp", sizes=(4, 4, 4, 4))
+        assert BySize()(world, who(0, 1, 2, 3)).tolist() == [[0.25] * 4]
+
+
+class TestReplace:
+    clients = tiny.stack([[1, 2], [3, 6], [5, -4]], [[0, 1], [4, 3], [2, 5]], [5, 9, 7])
+    shares = torch.tensor([[0.25, 0.25, 0.5]], dtype=torch.float64)
+
+    def test_the_average_of_everything(self) -> None:
+        found = Replace()(self.shares, self.clients, WORLD)
+        # 0.25 + 0.75 + 2.5 = 3.5; 0.5 + 1.5 - 2 = 0; 0 + 1 + 1 = 2; 0.25 + 0.75 + 2.5 = 3.5
+        assert found.params.tolist() == [[3.5, 0]]
+        assert found.buffers.tolist() == [[2, 3.5]]
+        assert found.counters.tolist() == [[9]]
+        assert found.counters.dtype == torch.int64
+        assert len(found) == 1
+
+    def test_statistics_of_the_last_client(self) -> None:
+        found = Replace(bn_buffers="last_client")(self.shares, self.clients, WORLD)
+        assert found.params.tolist() == [[3.5, 0]]
+        assert found.buffers.tolist() == [[2, 5]]  # those of the third, unmixed
+        assert found.counters.tolist() == [[7]]
+
+    def test_recalibrated_statistics(self) -> None:
+        world = tiny.federation("resnet8")
+        round = tiny.trained_clients(world)
+        found = Replace(bn_buffers="recalibrate")(round.shares, round.clients, world)
+        assert torch.equal(found.params, round.average.params)
+        assert tiny.same(found, world.recalibrate(round.average))
+        other = type(round.clients)(
+            round.clients.layout, round.clients.params, round.clients.buffers * 3, round.clients.counters
+        )
+        assert tiny.same(Replace(bn_buffers="recalibrate")(round.shares, other, world), found)
+
+    def test_recalibration_needs_public_images(self) -> None:
+        world = tiny.federation("resnet8", public=0)
+        round = tiny.trained_clients(world)
+        with pytest.raises(ValueError, match="needs public images"):
+            Replace(bn_buffers="recalibrate")(round.shares, round.clients, world)
+
+    @pytest.mark.parametrize("bn_buffers", ["average", "last_client"])
+    def test_one_client_is_that_client(self, bn_buffers: str) -> None:
+        alone = self.clients.take([1])
+        one = torch.ones(1, 1, dtype=torch.float64)
+        assert tiny.same(Replace(bn_buffers=bn_buffers)(one, alone, WORLD), alone)
+
+    @pytest.mark.parametrize("bn_buffers", ["average", "last_client", "recalibrate"])
+    def test_variances_stay_positive_and_clients_untouched(self, bn_buffers: str) -> None:
+        world = tiny.federation("resnet8")
+        round = tiny.trained_clients(world)
+        kept = tiny.copied(round.clients)
+        found = Replace(bn_buffers=bn_buffers)(round.shares, round.clients, world)
+        assert tiny.same(round.clients, kept)
+        assert found.counters.dtype == torch.int64
+        variances = [view for name, view in found.named_buffers().items() if name.endswith("var")]
+        assert len(variances) == 7
+        assert all(bool((view > 0).all()) for view in variances)
+
+    def test_an_unknown_choice_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"bn_buffers must be one of .*, got 'first_client'"):
+            Replace(bn_buffers="first_client")
+
+
+class TestFederation:
+    def test_refusals(self) -> None:
+        data = tiny.points(5)
+        with pytest.raises(ValueError, match="at least one client"):
+            Federation(tiny.network("mlp"), data, (), data, data)
+        with pytest.raises(ValueError, match="client 1 points outside the data of 5 images"):
+            Federation(tiny.network("mlp"), data, (torch.arange(3), torch.tensor([4, 5])), data, data)
+        with pytest.raises(ValueError, match="client 0 points outside"):
+            Federation(tiny.network("mlp"), data, (torch.tensor([-1]),), data, data)
+        with pytest.raises(ValueError, match="needs public images"):
+            tiny.federation("mlp", public=0).recalibrate(WORLD.start(0))
+
+    def test_sizes_and_dtypes(self) -> None:
+        assert WORLD.sizes.tolist() == [10, 30, 60]
+        assert WORLD.clients == 3
+        assert WORLD.start(0).params.dtype == torch.float64
+        assert tiny.federation("mlp", precision="bfloat16").start(0).params.dtype == torch.float32
+
+    def test_the_seed_alone_decides_the_start(self) -> None:
+        assert tiny.same(WORLD.start(3), tiny.federation("mlp", sizes=(2, 2)).start(3))
+        assert not torch.equal(WORLD.start(3).params, WORLD.start(4).params)
