@@ -1,0 +1,314 @@
+"""Papers as data: every value has a source, every cell of a table a setting, every misspelling an answer."""
+
+import dataclasses
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedrepro import methods, papers
+from fedrepro.assemble import architecture, assemble, split
+from fedrepro.data import DATASETS
+from fedrepro.papers import SCALES, Cell
+from fedrepro.setting import Setting
+
+FEDBE = papers.load("fedbe")
+NETWORKS = ["ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"]
+METHODS = ["FedAvg", "FedBE", "v-Distillation", "FedBE w/o SWA", "1-Ensemble"]
+FIELDS = {f.name: f.type for f in dataclasses.fields(Setting)}
+
+
+def cells(item: str, scale: str, *only: str) -> list[Cell]:
+    return FEDBE.cells(item, scale, only=only)
+
+
+def names(found: list[Cell]) -> list[tuple[str, str]]:
+    return [(cell.row, cell.column) for cell in found]
+
+
+def setting(row: str, column: str, scale: str = "paper", item: str = "table1_methods") -> Setting:
+    (found,) = (cell for cell in cells(item, scale) if (cell.row, cell.column) == (row, column))
+    return found.setting
+
+
+def every_cell() -> Iterator[tuple[str, Cell]]:
+    for item in FEDBE.items:
+        for scale in SCALES:
+            for cell in cells(item, scale):
+                yield scale, cell
+
+
+def rules() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from (("", rule) for rule in FEDBE.rules)
+    for name, item in FEDBE.items.items():
+        yield from ((name, rule) for rule in item.rules)
+
+
+# -- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paper", papers.names())
+def test_every_value_is_stated_or_assumed_and_is_a_setting(paper: str) -> None:
+    table = papers.load(paper).settings
+    assert set(table["name"]) == set(FIELDS)
+    assert set(table["kind"]) == {"stated", "assumed"}
+    assert all(isinstance(source, str) and len(source) > 3 for source in table["source"])
+    Setting.of(dict(zip(table["name"], table["value"])))
+
+
+def test_every_rule_sets_settings_and_is_about_labels_that_exist() -> None:
+    for name, rule in rules():
+        assert set(rule) <= {"when", "set", "stated", "assumed"}, rule
+        assert rule["set"], rule
+        assert set(rule["set"]) <= set(FIELDS), rule
+        items = [FEDBE.items[name]] if name else list(FEDBE.items.values())
+        labels = {"scale": set(SCALES)}
+        for axis, values in ((a, v) for item in items for grid in item.grids for a, v in grid.items()):
+            labels.setdefault(axis, set()).update(values)
+        for axis, wanted in rule.get("when", {}).items():
+            assert set([wanted] if isinstance(wanted, str) else wanted) <= labels[axis], rule
+
+
+def test_every_cell_can_be_built_at_every_scale() -> None:
+    for _, cell in every_cell():
+        methods.build(cell.setting)
+        architecture(cell.setting, 10)
+
+
+def test_table_1_is_played_as_the_paper_says() -> None:
+    paper = setting("Step/FedBE", "ResNet-20")
+    wanted = {
+        **{"data": "cifar10", "test_images": 0, "model": "resnet20", "clients": 10, "public_images": 10_000},
+        **{"partition": "step", "major_classes": 2, "major_images": 1960, "minor_images": 10, "rounds": 40},
+        **{"participation": 1.0, "local_epochs": 20, "client_batch": 40, "client_lr": 0.01, "samples": 10},
+        **{"client_momentum": 0.9, "lr_schedule": "paper", "augment_pad": 2, "augment_flip": True},
+        **{"method": "fedbe", "posterior": "gaussian", "sharpen": 2.0, "distill_epochs": 20},
+        **{"distill_batch": 128, "distill_lr": 1e-3, "swa_lr_low": 4e-4, "swa_start": 250, "swa_cycle": 25},
+    }
+    assert {name: paper.asdict()[name] for name in wanted} == wanted
+    dirichlet = setting("Dirichlet/FedBE", "ResNet-20")
+    assert dirichlet == paper.with_(partition="dirichlet")
+    assert dirichlet.partition_alpha == 0.1
+
+
+@pytest.mark.parametrize("partition", ["Step", "Dirichlet"])
+def test_methods_differ_in_nothing_but_the_method(partition: str) -> None:
+    for network in NETWORKS:
+        fedbe = setting(f"{partition}/FedBE", network)
+        labels = {"FedAvg": "fedavg", "v-Distillation": "v_distillation", "FedBE w/o SWA": "fedbe_without_swa"}
+        for label, method in labels.items():
+            assert setting(f"{partition}/{label}", network) == fedbe.with_(method=method)
+        alone = setting(f"{partition}/1-Ensemble", network)
+        assert alone == fedbe.with_(method="one_ensemble", rounds=1, local_epochs=200)
+
+
+def test_networks_differ_in_nothing_but_the_network() -> None:
+    base = setting("Step/FedAvg", "ResNet-20")
+    for depth in (32, 44, 56):
+        assert setting("Step/FedAvg", f"ResNet-{depth}") == base.with_(model=f"resnet{depth}")
+    assert setting("Step/FedAvg", "ConvNet") == base.with_(model="convnet", client_weight_decay=1e-3)
+
+
+def test_centralised_training_sees_all_images() -> None:
+    central = setting("Centralized/SGD", "ResNet-20")
+    parts, held = split(central, np.repeat(np.arange(10), 50), 0)
+    assert [len(part) for part in parts] == [500]
+    assert len(held) == 0
+    assert (central.method, central.rounds, central.local_epochs, central.client_lr) == ("centralized", 200, 1, 0.1)
+    assert setting("Centralized/SGD", "ConvNet").client_lr == 0.01
+
+
+# -- cells ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scale", "count"), [("paper", 55), ("smoke", 55)])
+def test_table_1_has_all_cells(scale: str, count: int) -> None:
+    expected = {
+        (f"{partition}/{method}", network)
+        for partition in ("Step", "Dirichlet")
+        for method in METHODS
+        for network in NETWORKS
+    } | {("Centralized/SGD", network) for network in NETWORKS}
+    found = names(cells("table1_methods", scale))
+    assert len(found) == count == 2 * 5 * 5 + 5
+    assert set(found) == expected
+
+
+def test_table_1_is_smaller_in_short() -> None:
+    found = names(cells("table1_methods", "short"))
+    assert found == [(f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_8_has_all_cells_at_every_scale(scale: str) -> None:
+    found = cells("table8_dirichlet", scale)
+    alphas = ["0.1", "0.5", "1", "2"]
+    assert names(found) == [(f"alpha={alpha}", net) for net in NETWORKS[:2] for alpha in alphas]
+    assert [cell.setting.dirichlet_alpha for cell in found] == [0.1, 0.5, 1.0, 2.0] * 2
+    for cell in found:
+        gaussian = setting("Step/FedBE", cell.column, scale)
+        alpha = cell.setting.dirichlet_alpha
+        assert cell.setting == gaussian.with_(posterior="dirichlet", dirichlet_alpha=alpha)
+
+
+def test_no_two_cells_of_an_item_have_one_name() -> None:
+    for item in FEDBE.items:
+        for scale in SCALES:
+            found = cells(item, scale)
+            assert max(Counter(names(found)).values()) == 1
+            if FEDBE.items[item].batch:  # and none is another cell's run under a second name
+                assert max(Counter(cell.setting.key for cell in found).values()) == 1
+
+
+@pytest.mark.parametrize("item", ["table1_methods", "table8_dirichlet"])
+def test_cells_and_reported_numbers_have_the_same_names(item: str) -> None:
+    reported = FEDBE.reported[FEDBE.reported["item"] == item]
+    printed = set(zip(reported["row"], reported["column"]))
+    assert printed == set(names(cells(item, "paper")))
+
+
+@pytest.mark.parametrize("item", ["figure1_simplex", "figure8_confidence"])
+def test_reported_numbers_of_a_figure_have_cells(item: str) -> None:
+    reported = FEDBE.reported[FEDBE.reported["item"] == item]
+    assert set(zip(reported["row"], reported["column"])) <= set(names(cells(item, "paper")))
+
+
+def test_smaller_scales_have_cells_and_seeds_of_the_larger_only() -> None:
+    for item in FEDBE.items.values():
+        paper = set(names(cells(item.name, "paper")))
+        assert paper
+        assert set(names(cells(item.name, "smoke"))) <= paper
+        assert set(names(cells(item.name, "short"))) <= paper
+        assert set(item.seeds) == set(item.costs) == set(SCALES)
+        assert 1 <= item.seeds["smoke"] <= item.seeds["short"] <= item.seeds["paper"]
+
+
+def test_scales_never_share_a_setting() -> None:
+    found: dict[str, set[str]] = {scale: set() for scale in SCALES}
+    for scale, cell in every_cell():
+        if FEDBE.items[cell.item.partition("/")[2]].batch:
+            found[scale].add(cell.setting.key)
+    assert not found["smoke"] & found["short"]
+    assert not (found["smoke"] | found["short"]) & found["paper"]
+
+
+def test_smoke_needs_no_download() -> None:
+    for cell in (cell for scale, cell in every_cell() if scale == "smoke"):
+        data = cell.setting.data
+        assert data == "swiss_roll" or DATASETS[data].shipped
+
+
+def test_smoke_cells_can_be_assembled() -> None:
+    for cell in (cell for scale, cell in every_cell() if scale == "smoke"):
+        federation = assemble(cell.setting, 0)
+        assert federation.clients == cell.setting.clients
+        assert len(federation.public) == cell.setting.public_images
+        assert min(len(part) for part in federation.parts) >= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_paper_s_data_can_be_partitioned(seed: int) -> None:
+    labels = np.repeat(np.arange(10), 5000)
+    for row in ("Step/FedBE", "Dirichlet/FedBE", "Centralized/SGD"):
+        parts, held = split(setting(row, "ConvNet"), labels, seed)
+        assert sum(map(len, parts)) + len(held) == 50_000  # the Step counts close, too
+        assert len(set(np.concatenate([*parts, held]))) == 50_000
+    parts, held = split(setting("Step/FedBE", "ConvNet", "short"), labels, seed)
+    assert (len(parts), len(held)) == (5, 1000)
+    assert [len(part) for part in parts] == [2 * 230 + 8 * 5] * 5
+
+
+def test_swa_collects_models_at_every_scale() -> None:
+    for _, cell in every_cell():
+        s = cell.setting
+        if s.method == "fedbe":
+            steps = s.distill_epochs * math.ceil(s.public_images / s.distill_batch)
+            assert steps // s.swa_cycle * s.swa_cycle > s.swa_start, cell
+
+
+# -- asking for a part ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("only", "count", "labels"),
+    [
+        (("ConvNet",), 11, {"model": {"ConvNet"}, "partition": {"Step", "Dirichlet", "Centralized"}}),
+        (("ConvNet", "ResNet-20"), 22, {"model": {"ConvNet", "ResNet-20"}}),
+        (("Step",), 25, {"partition": {"Step"}}),
+        (("ConvNet", "Step"), 5, {"model": {"ConvNet"}, "partition": {"Step"}, "method": set(METHODS)}),
+        (("FedBE", "Dirichlet", "ResNet-56"), 1, {"method": {"FedBE"}}),
+        (("FedBE w/o SWA",), 10, {"method": {"FedBE w/o SWA"}}),
+        (("SGD",), 5, {"partition": {"Centralized"}}),
+        (("Centralized", "ConvNet"), 1, {"method": {"SGD"}}),
+        (("SGD", "FedAvg"), 15, {"method": {"SGD", "FedAvg"}}),
+        ((), 55, {"model": set(NETWORKS)}),
+    ],
+)
+def test_only(only: tuple[str, ...], count: int, labels: dict[str, set[str]]) -> None:
+    found = cells("table1_methods", "paper", *only)
+    assert len(found) == count
+    for axis, wanted in labels.items():
+        assert {cell.labels[axis] for cell in found} == wanted
+    everything = names(cells("table1_methods", "paper"))
+    assert names(found) == [name for name in everything if name in names(found)]  # same order
+
+
+def test_a_label_that_a_scale_leaves_out_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"ResNet-56.*short"):
+        cells("table1_methods", "short", "ResNet-56")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: papers.load("fedbee"), "unknown paper 'fedbee' (did you mean 'fedbe'?)"),
+        (lambda: papers.load("xyz"), "unknown paper 'xyz'; there are fedbe"),
+        (lambda: cells("table1_metods", "smoke"), "unknown item 'table1_metods' of fedbe (did you mean 'table1_methods'?)"),
+        (lambda: cells("table1_methods", "smok"), "unknown scale 'smok' (did you mean 'smoke'?)"),
+        (lambda: cells("table1_methods", "smoke", "ResNet20"), "fedbe/table1_methods has no 'ResNet20' (did you mean 'ResNet-20'?)"),
+        (lambda: cells("table8_dirichlet", "smoke", "Step"), "fedbe/table8_dirichlet has no 'Step'; there are 0.1, 0.5, 1, 2, ConvNet, ResNet-20"),
+        (lambda: papers.find("fedbe/table8"), "unknown item 'fedbe/table8' (did you mean 'fedbe/table8_dirichlet'?)"),
+        (lambda: papers.find("table1_methods"), "unknown item 'table1_methods' (did you mean 'fedbe/table1_methods'?)"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named_with_the_nearest(ask: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ask()
+    assert str(caught.value) == message
+
+
+def test_find() -> None:
+    assert [item.key for item in papers.find("fedbe/table8_dirichlet")] == ["fedbe/table8_dirichlet"]
+    assert papers.find("fedbe") == list(FEDBE.items.values())
+    assert papers.names() == ["fedbe"]
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", ["{ value = 1 }", '{ value = 1, stated = "5.1", assumed = "why" }'])
+def test_a_value_without_one_source_is_refused(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "settings.toml").write_text(f'title = "New"\n[values]\nrounds = {entry}\n')
+    (tmp_path / "new" / "items.toml").write_text("[items]\n")
+    (tmp_path / "new" / "reported.csv").write_text("item,source,row,column,metric,mean,std,runs,status,note\n")
+    monkeypatch.setattr(papers, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="new: rounds must be either stated or assumed"):
+        papers.load.__wrapped__("new")
+
+
+def test_no_value_is_given_twice_by_the_files_and_none_is_a_sentence_without_a_source() -> None:
+    text = (papers.FOLDER / "fedbe" / "settings.toml").read_text("utf-8")
+    for rule in tomllib.loads(text)["rule"]:
+        labels = {"model", "partition", "method", "scale"}
+        assert set(rule["when"]) <= labels
+        departs = set(rule["set"]) - {"model", "partition", "method"}
+        if departs and "scale" not in rule["when"]:  # a departure from the table above, not only a name
+            assert "stated" in rule or "assumed" in rule, rule
