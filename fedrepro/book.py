@@ -39,6 +39,7 @@ class Book:
         if seeds < 1:
             raise ValueError(f"seeds must be >= 1, got {seeds}")
         (self.item,) = papers.find(item)
+        pd.set_option("display.max_colwidth", 0, "display.max_rows", 100)  # sentences and tables in full
         self.paper = papers.load(self.item.paper)
         self.scale, self.seeds = scale, seeds
         self.device = choose_device(device)

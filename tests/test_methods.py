@@ -234,10 +234,8 @@ class TestTeachers:
     def test_the_targets_are_the_sharpened_mean_of_the_members(self, name: str) -> None:
         here = world(name, "resnet8")
         _, trace = played(name, "resnet8")[0]
-        members = [
-            here.predict(trace.teacher.members.take([m]), here.public)[0]
-            for m in range(len(trace.teacher.members))
-        ]
+        stack = trace.teacher.members
+        members = [here.predict(stack.take([m]), here.public)[0] for m in range(len(stack))]
         squared = torch.stack([logits.softmax(-1) for logits in members]).mean(0) ** 2
         torch.testing.assert_close(trace.targets, squared / squared.sum(1, keepdim=True))
 
@@ -334,24 +332,27 @@ class TestCentralized:
             method.round(method.init(here, SEED), here, Streams(SEED, 0))
 
 
+@lru_cache
+def cells() -> dict[tuple[str, str], Setting]:
+    """Return the settings of FedBE's Table 1 at the paper's scale, by row and column."""
+    found = papers.load("fedbe").cells("table1_methods", "paper")
+    return {(cell.row, cell.column): cell.setting for cell in found}
+
+
+def stages(row: str, column: str) -> dict[str, Any]:
+    return dict(methods.build(cells()[row, column]).stages)
+
+
 class TestPaperScale:
     """The stages at FedBE's scale, against the preprint's sections 5.1, 5.2 and B.1."""
 
-    @pytest.fixture(scope="class")
-    def cells(self) -> dict[tuple[str, str], Setting]:
-        found = papers.load("fedbe").cells("table1_methods", "paper")
-        return {(cell.row, cell.column): cell.setting for cell in found}
-
-    def stages(self, cells: dict[tuple[str, str], Setting], row: str, column: str) -> dict[str, Any]:
-        return dict(methods.build(cells[row, column]).stages)
-
     @pytest.mark.parametrize("partition", ["Step", "Dirichlet"])
     @pytest.mark.parametrize(("column", "decay"), [("ConvNet", 1e-3), ("ResNet-20", 2e-4), ("ResNet-56", 2e-4)])
-    def test_fedbe(self, cells: dict[tuple[str, str], Setting], partition: str, column: str, decay: float) -> None:
-        stages = self.stages(cells, f"{partition}/FedBE", column)
+    def test_fedbe(self, partition: str, column: str, decay: float) -> None:
+        found = stages(f"{partition}/FedBE", column)
         augment = Augment(pad=2, flip=True)
-        assert stages["plan"] == Sample(participation=1.0, local_epochs=20)
-        assert stages["train"] == LocalSgd(
+        assert found["plan"] == Sample(participation=1.0, local_epochs=20)
+        assert found["train"] == LocalSgd(
             lr=0.01,
             lr_schedule="paper",
             rounds=40,
@@ -360,13 +361,13 @@ class TestPaperScale:
             weight_decay=decay,
             augment=augment,
         )
-        assert stages["weigh"] == BySize()
-        assert stages["server"] == Replace(bn_buffers="average")
-        assert isinstance(stages["teach"], Union)
-        assert len(stages["teach"].sources) == 3
-        assert stages["teach"].sources[2] == Gaussian(samples=10)
-        assert stages["combine"] == MeanOfProbabilities(sharpen=2.0)
-        assert stages["distill"] == DistillSwa(
+        assert found["weigh"] == BySize()
+        assert found["server"] == Replace(bn_buffers="average")
+        assert isinstance(found["teach"], Union)
+        assert len(found["teach"].sources) == 3
+        assert found["teach"].sources[2] == Gaussian(samples=10)
+        assert found["combine"] == MeanOfProbabilities(sharpen=2.0)
+        assert found["distill"] == DistillSwa(
             epochs=20,
             batch_size=128,
             schedule=Cyclical(high=1e-3, low=4e-4, cycle=25),
@@ -377,9 +378,9 @@ class TestPaperScale:
             cycle=25,
         )
 
-    def test_the_baselines(self, cells: dict[tuple[str, str], Setting]) -> None:
-        assert self.stages(cells, "Step/FedAvg", "ConvNet")["distill"] == Keep()
-        vanilla = self.stages(cells, "Step/v-Distillation", "ConvNet")
+    def test_the_baselines(self) -> None:
+        assert stages("Step/FedAvg", "ConvNet")["distill"] == Keep()
+        vanilla = stages("Step/v-Distillation", "ConvNet")
         assert vanilla["teach"] == Clients()
         assert vanilla["distill"] == DistillSgd(
             epochs=20,
@@ -389,22 +390,20 @@ class TestPaperScale:
             weight_decay=1e-5,
             augment=Augment(pad=2, flip=True),
         )
-        without = self.stages(cells, "Step/FedBE w/o SWA", "ConvNet")
+        without = stages("Step/FedBE w/o SWA", "ConvNet")
         assert without["distill"] == vanilla["distill"]
-        assert without["teach"] == self.stages(cells, "Step/FedBE", "ConvNet")["teach"]
-        once = cells["Step/1-Ensemble", "ConvNet"]
+        assert without["teach"] == stages("Step/FedBE", "ConvNet")["teach"]
+        once = cells()["Step/1-Ensemble", "ConvNet"]
         assert (once.rounds, once.local_epochs) == (1, 200)
         assert methods.build(once).answer == "ensemble"
 
-    def test_the_same_clients_for_all_methods(self, cells: dict[tuple[str, str], Setting]) -> None:
+    def test_the_same_clients_for_all_methods(self) -> None:
         fields = [f.name for f in dataclasses.fields(Setting)]
         shared = [name for name in fields if name not in ("method", "rounds", "local_epochs")]
         for partition in ("Step", "Dirichlet"):
-            rows = {
-                row: s for (row, column), s in cells.items() if row.startswith(partition) and column == "ConvNet"
-            }
+            rows = [s for (row, column), s in cells().items() if row.startswith(partition) and column == "ConvNet"]
             assert len(rows) == 5
-            values = {tuple(getattr(s, name) for name in shared) for s in rows.values()}
+            values = {tuple(getattr(s, name) for name in shared) for s in rows}
             assert len(values) == 1
 
 
@@ -434,7 +433,7 @@ class TestComposition:
 
             return call
 
-        parts = {name: noted(name, stage) for name, stage in self.parts().items()}
+        parts: dict[str, Any] = {name: noted(name, stage) for name, stage in self.parts().items()}
         method = compose(**parts)
         here = world("fedavg", "mlp")
         method.round(method.init(here, 0), here, Streams(0))
@@ -448,9 +447,9 @@ class TestComposition:
         assert str(Method(lambda f, s: State(0, f.start(s)), lambda s, f, r: (s, None), "student")) == ""  # type: ignore[arg-type, return-value]
 
     def test_unknown_names_are_refused_with_the_nearest(self) -> None:
-        with pytest.raises(ValueError, match="unknown method 'fedbee' .did you mean 'fedbe'"):
+        with pytest.raises(ValueError, match=r"unknown method 'fedbee' \(did you mean 'fedbe'"):
             methods.build(setting("fedbee"))
-        with pytest.raises(ValueError, match="unknown posterior 'gausian' .did you mean 'gaussian'"):
+        with pytest.raises(ValueError, match=r"unknown posterior 'gausian' \(did you mean 'gaussian'"):
             methods.build(setting("fedbe", posterior="gausian"))
 
 
