@@ -3,6 +3,7 @@
 A notebook holds choices, prose and pictures; every loop is here or below.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Book:
         if seeds < 1:
             raise ValueError(f"seeds must be >= 1, got {seeds}")
         (self.item,) = papers.find(item)
-        pd.set_option("display.max_colwidth", 0, "display.max_rows", 100)  # sentences and tables in full
+        pd.set_option("display.max_colwidth", None, "display.max_rows", 100)  # sentences and tables in full
         self.paper = papers.load(self.item.paper)
         self.scale, self.seeds = scale, seeds
         self.device = choose_device(device)
@@ -133,7 +134,7 @@ class Book:
     @property
     def results(self) -> pd.DataFrame:
         """One line per run of this session, with the cell's labels as columns."""
-        rows = [cell.labels | record.run_row(cell, self.scale, key, r) for cell, key, r in self._found()]
+        rows = [dict(cell.labels) | record.run_row(cell, self.scale, key, r) for cell, key, r in self._found()]
         return pd.DataFrame(rows)
 
     @property
@@ -156,18 +157,18 @@ class Book:
     def table(self) -> pd.DataFrame:
         """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
         found = self.comparison()
-        shown = {
+        shown: dict[str, list[str]] = {
             "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"]),
             "recorded at paper scale": _spread(
                 found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]
             ),
             "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
-            "verdict": found["verdict"],
+            "verdict": list(found["verdict"]),
             "short": _spread(found["short_mean"], None, found["short_seeds"]),
             "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
         }
         index = pd.MultiIndex.from_frame(found[["row", "column"]])
-        return pd.DataFrame({name: list(values) for name, values in shown.items()}, index=index)
+        return pd.DataFrame(shown, index=index)
 
     def points(self) -> pd.DataFrame:
         """Return the comparison for plotting: row, column, mean, std, runs, source; one line per number."""
@@ -190,7 +191,7 @@ class Book:
 
     def shapes(self, state: State, trace: Trace, federation: Federation) -> pd.DataFrame:
         """Return what each stage of a round handed on, and its shape."""
-        rows = [
+        rows: list[tuple[str, str, Sequence[int]]] = [
             ("plan", "clients of the round", (len(trace.who.clients),)),
             ("train", "clients' parameters [S, P]", trace.clients.params.shape),
             ("train", "clients' BatchNorm statistics [S, Q]", trace.clients.buffers.shape),
@@ -201,8 +202,8 @@ class Book:
             ("distill", "next global model [K, P]", state.models.params.shape),
             ("", "test images", (len(federation.test),)),
         ]
-        table = pd.DataFrame(rows, columns=["stage", "what", "shape"])
-        return table.assign(shape=[tuple(shape) for shape in table["shape"]]).set_index("stage")
+        shown = [(stage, what, str(tuple(shape))) for stage, what, shape in rows]
+        return pd.DataFrame(shown, columns=["stage", "what", "shape"]).set_index("stage")
 
     def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
         """Return the committed records of this item at a scale, with the cells' labels as columns."""

@@ -267,6 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, StoreError, OSError) as error:
         print(f"fedrepro: {error}", file=sys.stderr)
         return 2
+    except ImportError as error:
+        print(f"fedrepro: {error}; notebooks need pip install 'fedrepro[notebooks]'", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("fedrepro: interrupted; finished rounds are kept, the same command goes on", file=sys.stderr)
         return 130

@@ -88,8 +88,9 @@ class BatchPlan:
 
     def to(self, device: torch.device) -> "BatchPlan":
         """Move the plan to a device."""
-        moved = (t.to(device) for t in (self.index, self.mask, self.shift, self.flip))
-        return BatchPlan(*moved, self.pad)
+        return BatchPlan(
+            self.index.to(device), self.mask.to(device), self.shift.to(device), self.flip.to(device), self.pad
+        )
 
 
 LAST_BATCH = ("keep", "drop", "merge")

@@ -89,11 +89,13 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
         found: cells with their run's key and record.
 
     Returns:
-        The files written.
+        The files written; none if nothing was found.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
     found = list(found)
+    if not found:
+        return []
     place = folder / item
     runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found]).reindex(columns=RUN_COLUMNS)
     rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
@@ -123,7 +125,12 @@ def write_values(
         setting: the setting behind all of them.
         where: `runs.provenance` of this machine.
     """
-    facts = {"rounds": setting.rounds, "setting_key": setting.key, "key": setting.key, "scale": scale}
+    facts: dict[str, Any] = {
+        "rounds": setting.rounds,
+        "setting_key": setting.key,
+        "key": setting.key,
+        "scale": scale,
+    }
     facts |= {"precision": setting.precision}
     facts |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)

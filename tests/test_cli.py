@@ -106,7 +106,9 @@ def test_version(call: Call) -> None:
     assert call("--version").out == f"fedrepro {fedrepro.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", ["", "run", "data", "data prepare", "runn", "run x --scale huge", "run x --seeds 0"])
+@pytest.mark.parametrize(
+    "arguments", ["", "run", "data", "data prepare", "runn", "run x --scale huge", "run x --seeds 0"]
+)
 def test_a_wrong_call_is_explained(arguments: str, call: Call) -> None:
     answer = call(*arguments.split())
     assert answer.code == 2
@@ -121,9 +123,11 @@ def test_budgets(text: str, seconds: float) -> None:
     assert budget_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "8", "m", "0s", "0.0h", "-1m", "5d", "1e3s", "8 minutes", "nan s", "1,5h", "8m8s"])
+@pytest.mark.parametrize(
+    "text", ["", "8", "m", "0s", "0.0h", "-1m", "5d", "1e3s", "8 minutes", "nan s", "1,5h", "8m8s"]
+)
 def test_no_budgets(text: str, call: Call) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="must be a time such as 90s, 8m or 1.5h, got"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a time such as 90s, 8m or 1\.5h, got"):
         budget_seconds(text)
     answer = call("run", TABLE, f"--budget={text}")
     assert answer.code == 2
@@ -251,7 +255,7 @@ def test_records_are_written_when_asked(call: Call, tmp_path: Path) -> None:
         (f"run {TABLE} --only Step,fedavg", f"{TABLE} has no 'fedavg' (did you mean 'FedAvg'?)"),
         ("data prepare digits", "digits needs no preparing: a dependency ships it"),
         ("data prepare cifar11", "data set must be one of digits, cifar10, got 'cifar11'"),
-        ("data prepare cifar10 --archive nowhere.tar.gz", "the archive of cifar10 must be a file, got nowhere.tar.gz"),
+        ("data prepare cifar10 --archive none.tgz", "the archive of cifar10 must be a file, got none.tgz"),
     ],
 )  # fmt: skip
 def test_an_error_is_one_line(arguments: str, message: str, call: Call) -> None:
@@ -329,7 +333,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[batch.Job]:
         return [batch.Result("figure8" not in job.notebook.name, 1.0, "KeyError: why") for job in wanted]
 
     monkeypatch.setattr(batch, "execute_all", execute)
-    monkeypatch.setattr(report, "write_report", lambda folder, folders: (folder / "report.md", folder / "report.html"))
+    monkeypatch.setattr(
+        report, "write_report", lambda folder, folders: (folder / "report.md", folder / "report.html")
+    )
     return asked
 
 

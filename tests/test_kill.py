@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 
 COMMAND = ["run", "fedbe/table1_methods", "--only", "ConvNet,Step,FedAvg", "--device", "cpu"]
 
-# Loaded by the interpreter at its start: holds the process before or after the first file of a name is put in place.
+# Loaded by the interpreter at its start: holds the process before or after a file of some name is put in place.
 HOOK = """
 import os, pathlib, time
 replace = os.replace

@@ -50,7 +50,8 @@ def test_one_line_per_run_and_per_round(tmp_path: Path) -> None:
     names = record.write(tmp_path, ITEM, "smoke", [run(), run(seed=1, accuracy=70.0)])
     place = tmp_path / "fedbe" / "table1_methods"
     assert names == [place / f"smoke{end}" for end in (".csv", "_rounds.csv", "_settings.json")]
-    head, first, second = names[0].read_text().splitlines()
+    head, *lines = names[0].read_text().splitlines()
+    assert len(lines) == 2
     assert head.split(",") == record.RUN_COLUMNS
     table = record.read(tmp_path, ITEM, "smoke")
     assert table.loc[0].to_dict() == {
@@ -128,7 +129,7 @@ def test_scales_have_files_of_their_own(tmp_path: Path) -> None:
     results = [list(record.read(tmp_path, ITEM, scale)["result"]) for scale in SCALES]
     assert results == [[11.0], [21.0], [31.0]]
     assert len(texts(tmp_path)) == 9
-    with pytest.raises(ValueError, match="scale must be one of .* got 'medium'"):
+    with pytest.raises(ValueError, match=r"scale must be one of .* got 'medium'"):
         record.write(tmp_path, ITEM, "medium", [run()])
 
 
@@ -185,9 +186,7 @@ TOY = papers.load("fedbe").cells("figure1_simplex", "smoke")[0].setting
 
 
 def values(*results: float, row: str = "FedAvg") -> pd.DataFrame:
-    return pd.DataFrame(
-        {"row": row, "column": "Swiss roll", "seed": range(len(results)), "result": list(results)}
-    )
+    return pd.DataFrame({"row": row, "column": "Swiss roll", "seed": range(len(results)), "result": list(results)})
 
 
 def test_values_of_a_notebook_are_recorded_like_runs(tmp_path: Path) -> None:

@@ -428,11 +428,11 @@ def test_a_later_success_removes_the_mark_and_keeps_the_rounds(
     assert facts(second.record) == facts(straight.record)
 
 
-@pytest.mark.parametrize("when", ["first step", "last step"])
+@pytest.mark.parametrize("when", ["within the round", "in its last step"])
 def test_a_client_that_diverges_fails_the_run(when: str, store: Store) -> None:
     # One step per round: the loss before it is finite, the weights after it are not. Nothing else would notice
     # in the last round, and the accuracy of one class would stand in the table.
-    steps = {"client_batch": 100} if when == "first step" else {"client_batch": 300, "local_epochs": 1}
+    steps = {"client_batch": 100} if when == "within the round" else {"client_batch": 300, "local_epochs": 1}
     outcome = play(toy(client_lr=1e38, rounds=1, **steps), store)
     assert outcome.status == "failed"
     assert "client 0 in round 0" in outcome.error

@@ -39,7 +39,7 @@ VALUES: dict[str, Any] = {
     **{"distill_batch": 20, "distill_lr": 0.001, "distill_momentum": 0.9, "distill_weight_decay": 1e-5},
     **{"swa_lr_low": 4e-4, "swa_start": 2, "swa_cycle": 2, "loss_scale": "paper", "precision": "float32"},
 }
-SETTING = Setting.of(VALUES | NEUTRAL)
+SETTING = Setting.of({**VALUES, **NEUTRAL})
 FIELDS = [f.name for f in dataclasses.fields(Setting)]
 CPU = torch.device("cpu")
 MODEL = Architecture("resnet8", 10).start(0)  # has parameters, BatchNorm statistics and counters

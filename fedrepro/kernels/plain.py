@@ -49,7 +49,8 @@ def _autocast(device: torch.device, precision: str):
 
 
 def _module(architecture: Architecture, like: Tensor) -> nn.Module:
-    return architecture.make().to(device=like.device, dtype=like.dtype, memory_format=torch.channels_last)
+    module = architecture.make().to(device=like.device, dtype=like.dtype)
+    return module.to(memory_format=torch.channels_last)
 
 
 def train(
