@@ -7,7 +7,7 @@ import torch
 
 from fedrepro import partition
 from fedrepro.architecture import Architecture
-from fedrepro.data import Data, data_root, load
+from fedrepro.data import Data, data_root, load, spec_of
 from fedrepro.federation import Federation
 from fedrepro.rng import numpy_generator
 from fedrepro.setting import Setting, nearest
@@ -61,6 +61,9 @@ def split(setting: Setting, labels: np.ndarray, seed: int) -> tuple[list[np.ndar
     Raises:
         ValueError: for an unknown partition, or counts that the data cannot fill.
     """
+    classes = spec_of(setting.data).classes
+    for label in set(range(len(classes))) - set(labels.tolist()):
+        raise ValueError(f"class {label} ({classes[label]}) has no training images")
     held, rest = partition.stratified_split(
         labels, setting.public_images, rng=numpy_generator(seed, "server split")
     )
@@ -94,7 +97,8 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
     """Build the federation of a run.
 
     All methods see the same split, test images and initial model for the same seed: nothing here reads the
-    setting's method. The test images are the same for all seeds.
+    setting's method. The test images are the same for all seeds, but for the Swiss roll's, which are drawn
+    anew.
 
     Args:
         setting: the run's setting.

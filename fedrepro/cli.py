@@ -96,7 +96,8 @@ def parser() -> argparse.ArgumentParser:
     )
     prepare.add_argument("name", help="such as cifar10")
     prepare.add_argument("--archive", type=Path, metavar="FILE", help="the official archive, if already here")
-    actions.add_parser("list", help="show the data sets and the folder in which they are looked for")
+    text = "Show the data sets and the folder in which they are looked for."
+    actions.add_parser("list", help=text, description=text, epilog="example: fedrepro data list")
     return main
 
 
@@ -120,7 +121,10 @@ def _planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell,
     return planned
 
 
-def _play(items: list[Item], options: argparse.Namespace) -> tuple[list[tuple[Cell, Outcome]], Store]:
+Done = list[tuple[Cell, int, Outcome]]  # cell, seed, how its run ended
+
+
+def _play(items: list[Item], options: argparse.Namespace) -> tuple[Done, Store]:
     store = Store()
     planned = _planned(items, options)
     unique: dict[tuple[str, int], Run] = {}
@@ -128,17 +132,18 @@ def _play(items: list[Item], options: argparse.Namespace) -> tuple[list[tuple[Ce
         unique.setdefault((str(run.setting.asdict()), run.seed), run)
     outcomes = play_all(unique.values(), store, device=choose_device(options.device), budget=options.budget)
     by_run = dict(zip(unique, outcomes))
-    return [(cell, by_run[str(run.setting.asdict()), run.seed]) for cell, run in planned], store
+    return [(cell, run.seed, by_run[str(run.setting.asdict()), run.seed]) for cell, run in planned], store
 
 
-def _say(done: list[tuple[Cell, Outcome]], store: Store) -> bool:
+def _say(done: Done, store: Store) -> bool:
     """Tell what did not end well; returns whether everything did."""
     counts: dict[str, int] = {}
     shown = set()
-    for cell, outcome in done:
+    for cell, seed, outcome in done:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1
         if outcome.status in ("failed", "busy") and outcome.key not in shown:
-            print(f"{outcome.status}: {cell.item} {cell.row}, {cell.column}: {outcome.error}", file=sys.stderr)
+            place = f"{cell.item} {cell.row}, {cell.column}, seed {seed}"
+            print(f"{outcome.status}: {place}: {outcome.error}", file=sys.stderr)
             shown.add(outcome.key)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no runs needed"
     print(f"runs: {summary}; store: {store.root}")
@@ -147,9 +152,9 @@ def _say(done: list[tuple[Cell, Outcome]], store: Store) -> bool:
     return set(counts) <= {"done"}
 
 
-def _write(folder: Path, done: list[tuple[Cell, Outcome]], scale: str) -> None:
+def _write(folder: Path, done: Done, scale: str) -> None:
     by_item: dict[str, list] = {}
-    for cell, outcome in done:
+    for cell, _, outcome in done:
         if outcome.record is not None:
             by_item.setdefault(cell.item, []).append((cell, outcome.key, outcome.record))
     for item, found in by_item.items():
@@ -173,8 +178,9 @@ def _show(items: list[Item], options: argparse.Namespace) -> int:
     store = Store()
     for cell, run in _planned(items, options):
         key = store.key(run.setting, run.seed, fingerprint(run.setting))
-        state = "done" if store.record(key) else "begun" if (store.root / key / "checkpoint.pt").exists() else "-"
-        print(f"{key}  {state:<5}  {cell.item}  {cell.row}, {cell.column}, seed {run.seed}")
+        files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun"}
+        state = next((word for name, word in files.items() if (store.root / key / name).exists()), "-")
+        print(f"{key}  {state:<6}  {cell.item}  {cell.row}, {cell.column}, seed {run.seed}")
     return 0
 
 
@@ -188,7 +194,11 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.record:
         _write(figures, done, options.scale)
     jobs = []
+    paused = {cell.item for cell, _, outcome in done if outcome.status == "paused"}
     for item in items:
+        if item.key in paused:  # its notebook would play all that the budget left out
+            print(f"put off: {item.key}", file=sys.stderr)
+            continue
         parameters = {
             "scale": options.scale,
             "seeds": options.seeds or item.seeds[options.scale],

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fedrepro.ensemble import Ensemble
 from fedrepro.federation import Federation
+from fedrepro.kernels.plain import NonFiniteLossError
+from fedrepro.local import DivergedError
 from fedrepro.optim import Constant, Cyclical, Sgd
 from fedrepro.plan import Augment, BatchPlan, batch_plan
 from fedrepro.rng import Streams
@@ -89,23 +91,26 @@ class DistillSgd:
         *,
         start: int | None,
         every: int,
-    ) -> tuple[Distilled, Stack, int]:
+    ) -> tuple[Distilled, Stack]:
         plan = _plan(federation, streams, epochs=self.epochs, batch_size=self.batch_size, augment=self.augment)
-        targets = teacher(federation.public)
         steps = plan.index.shape[1]
         done = torch.arange(1, steps + 1)  # steps done after each step
         collect = (done > start) & (done % every == 0) if start is not None else torch.zeros_like(done).bool()
-        trained = federation.train(
-            average,
-            federation.public,
-            targets,
-            plan,
-            Sgd(lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay),
-            collect=collect,
-            loss_scale=self.loss_scale,
-        )
+        if start is not None and not bool(collect.any()):
+            raise ValueError(
+                f"SWA collects no model: no end of a {every}-step cycle after step {start}; "
+                "distil longer or lower swa_start"
+            )
+        targets = teacher(federation.public)
+        sgd = Sgd(lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay)
+        try:
+            trained = federation.train(
+                average, federation.public, targets, plan, sgd, collect=collect, loss_scale=self.loss_scale
+            )
+        except NonFiniteLossError as error:
+            raise DivergedError(f"the loss of distillation in round {streams.round} is not finite") from error
         student = Distilled(trained.stack, float(trained.loss[0]), targets)
-        return student, trained.average, int(collect.sum())
+        return student, trained.average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +129,12 @@ class DistillSwa(DistillSgd):
     swa_start: int
     cycle: int
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.swa_start < 0 or self.cycle < 1:
+            raise ValueError(f"swa_start must be >= 0 and cycle >= 1, got {self.swa_start} and {self.cycle}")
+
     def __call__(self, average: Stack, teacher: Ensemble, federation: Federation, streams: Streams) -> Distilled:
         """Return the averaged student."""
-        last, mean, collected = self._run(
-            average, teacher, federation, streams, start=self.swa_start, every=self.cycle
-        )
-        if not collected:
-            raise ValueError(
-                f"SWA collects no model: no end of a {self.cycle}-step cycle after step {self.swa_start}; "
-                "distil longer or lower swa_start"
-            )
+        last, mean = self._run(average, teacher, federation, streams, start=self.swa_start, every=self.cycle)
         return Distilled(federation.recalibrate(mean), last.loss, last.targets)

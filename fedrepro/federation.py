@@ -3,6 +3,8 @@
 Shapes: S clients, N images, C classes, M members.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,17 +73,27 @@ class Federation:
 
     def train(self, *arguments, **options):
         """Train with the federation's kernel and precision; see `kernels.plain.train`."""
-        run = kernel(self.kernel).train
-        return run(self.architecture, *arguments, precision=self.precision, **options)
+        with self._numerics():
+            run = kernel(self.kernel).train
+            return run(self.architecture, *arguments, precision=self.precision, **options)
+
+    @contextlib.contextmanager
+    def _numerics(self) -> Iterator[None]:
+        """Let float32 mean float32 on CUDA: cuDNN would silently round convolutions to TF32."""
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
 
     def predict(self, stack: Stack, data: Data) -> Tensor:
         """Return logits [M, N, C] of every member of a stack; see `kernels.plain.predict`."""
         if not len(stack):
             return stack.params.new_empty(0, len(data), self.architecture.classes)
-        return kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
+        with self._numerics():
+            return kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
 
     def recalibrate(self, stack: Stack) -> Stack:
         """Recompute BatchNorm statistics on the public images; see `kernels.plain.recalibrate`."""
         if not len(self.public):
             raise ValueError("recalibrating BatchNorm needs public images, the server has none")
-        return kernel(self.kernel).recalibrate(self.architecture, stack, self.public, precision=self.precision)
+        with self._numerics():
+            run = kernel(self.kernel).recalibrate
+            return run(self.architecture, stack, self.public, precision=self.precision)

@@ -13,7 +13,7 @@ from fedrepro.stack import Stack
 
 
 class DivergedError(ArithmeticError):
-    """A client's loss became infinite or NaN; the message names the client and the round."""
+    """A loss became infinite or NaN; the message names the client, or distillation, and the round."""
 
 
 def local_batches(
@@ -28,8 +28,11 @@ def local_batches(
     """Plan every participant's batches of one round, [S, T, B].
 
     Raises:
-        ValueError: if a batch of one image would meet BatchNorm, naming the client.
+        ValueError: if a client has no images, or a batch of one image would meet BatchNorm, naming the client.
     """
+    for client in who.clients:
+        if not len(federation.parts[client]):
+            raise ValueError(f"client {client} has no images to train on")
     plan = batch_plan(
         [federation.parts[client] for client in who.clients],
         [streams.torch("batches", client) for client in who.clients],

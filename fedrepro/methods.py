@@ -166,6 +166,11 @@ def centralized(setting: Setting) -> Method:
     who = Participants((0,), (0,), (1,))
 
     def round(state: State, federation: Federation, streams: Streams) -> tuple[State, Trace]:
+        if federation.clients != 1:
+            raise ValueError(
+                'centralised training has one client with all images (partition "central"), '
+                f"got {federation.clients}"
+            )
         watch = Stopwatch(federation.device)
         plan = local_batches(federation, who, streams, batch_size=train.batch_size, augment=train.augment)
         velocity = state.memory.get("velocity")

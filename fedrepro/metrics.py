@@ -17,9 +17,12 @@ def accuracy(scores: Tensor, labels: Tensor) -> float:
 
     Raises:
         ValueError: if there are no images, or the numbers differ.
+        ArithmeticError: if a score is not finite; the share of class 0 would pass for an accuracy.
     """
     if len(scores) != len(labels) or not len(labels):
         raise ValueError(f"accuracy needs as many scores as labels, got {len(scores)} and {len(labels)}")
+    if not bool(scores.isfinite().all()):
+        raise ArithmeticError("a prediction is not finite: the model has diverged")
     return 100.0 * float((scores.argmax(-1) == labels).double().mean())
 
 

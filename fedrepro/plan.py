@@ -75,9 +75,9 @@ NO_AUGMENT = Augment(pad=0, flip=False)
 class BatchPlan:
     """Which images each member sees at each step, and how they are augmented.
 
-    index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, False where there is no image (a
-    member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8 crop offsets (down, right) in
-    [0, 2 pad]; flip: [S, T, B] bool; pad: pixels.
+    index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, True for the first images of a step and
+    False for the places left over (a member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8
+    crop offsets (down, right) in [0, 2 pad]; flip: [S, T, B] bool; pad: pixels.
     """
 
     index: Tensor
@@ -101,7 +101,7 @@ def _epoch(order: Tensor, batch_size: int, last_batch: str) -> list[Tensor]:
     short = len(batches) > 1 and len(batches[-1]) < batch_size
     if last_batch == "drop" and short:
         batches.pop()
-    if last_batch == "merge" and len(batches) > 1 and len(batches[-1]) == 1:
+    if last_batch == "merge" and short and len(batches[-1]) == 1:
         tail = batches.pop()
         batches[-1] = torch.cat([batches[-1], tail])
     return batches
@@ -135,6 +135,8 @@ def batch_plan(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+    if min(epochs, default=1) < 1:
+        raise ValueError(f"epochs must be >= 1, got {list(epochs)}")
     if last_batch not in LAST_BATCH:
         raise ValueError(f"last_batch must be one of {LAST_BATCH}, got {last_batch!r}")
     for member, part in enumerate(parts):

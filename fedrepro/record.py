@@ -67,15 +67,18 @@ def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[st
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a run's lines of `<scale>_rounds.csv`."""
     facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
-    return [facts | {name: row.get(name) for name in ROUND_COLUMNS[3:]} for row in record["rows"]]
+    rows = [facts | {name: row.get(name) for name in ROUND_COLUMNS[3:]} for row in record["rows"]]
+    return [row | {"round": int(row["round"])} for row in rows]
 
 
 def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Put fresh lines into a file's: those with the same names replace the old ones."""
+    """Put fresh lines into a file's: all old lines of the runs that are fresh give way."""
+    fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
         old = pd.read_csv(path, dtype=TEXT)
-        fresh = pd.concat([old, fresh.reindex(columns=old.columns)] if len(fresh) else [old])
-        fresh = fresh.drop_duplicates(by, keep="last")
+        runs = [name for name in by if name != "round"]
+        old = old[~pd.MultiIndex.from_frame(old[runs]).isin(pd.MultiIndex.from_frame(fresh[runs]))]
+        fresh = pd.concat([old, fresh.reindex(columns=old.columns)], ignore_index=True) if len(old) else fresh
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
 
@@ -106,11 +109,8 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
     ]
     for path, table in zip(names, tables):
         write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
-    settings = json.loads(names[2].read_text()) if names[2].exists() else {}
-    settings |= {r["setting_key"]: r["setting"] for _, _, r in found}
-    used = set(tables[0]["setting_key"])
-    kept = {key: settings[key] for key in sorted(settings) if key in used}
-    write_atomically(names[2], (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+    fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
+    _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
     return names
 
 
@@ -137,9 +137,15 @@ def write_values(
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
     table = _merge(names[0], fresh, ["row", "column", "seed"])
     write_atomically(names[0], table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
-    content = json.dumps({setting.key: setting.asdict()}, indent=1, sort_keys=True) + "\n"
-    write_atomically(names[1], content.encode())
+    _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
     return names
+
+
+def _write_settings(path: Path, fresh: dict[str, Any], used: set[str]) -> None:
+    """Add settings to a file of them, and drop those that no line of the records uses any more."""
+    settings = (json.loads(path.read_text()) if path.exists() else {}) | fresh
+    kept = {key: settings[key] for key in sorted(settings) if key in used}
+    write_atomically(path, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
 
 
 def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.DataFrame:

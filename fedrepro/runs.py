@@ -136,6 +136,8 @@ def play(
         if finished is not None:
             tick(run.setting.rounds)
             return Outcome(key, "done", finished)
+        if deadline is not None and time.monotonic() >= deadline:
+            return Outcome(key, "paused", error="the budget was spent before it went on")
         try:
             return _play(run, key, store, device, deadline, tick)
         except StoreError:

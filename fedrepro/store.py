@@ -25,6 +25,7 @@ from fedrepro.paths import runs_folder
 from fedrepro.setting import Setting, digest
 from fedrepro.stack import Layout, Stack
 
+PARTIAL = ".partial"  # ends the name of a file that is being written
 NUMERICS = 1  # raise whenever the same setting and seed would give other numbers than before
 
 
@@ -46,7 +47,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         StoreError: if the disk refuses (full, read-only); the old file is still there.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
@@ -55,9 +56,21 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)  # noqa: PTH105 (atomic on Windows too)
     except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; the version before is kept") from error
+    finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; the version before is kept") from error
+
+
+def _read(path: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON object; raises StoreError naming the file and a remedy if it is none."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+    if not isinstance(found, dict):
+        raise StoreError(f"{path} is damaged (no JSON object); {remedy}")
+    return found
 
 
 def _json(value: Any) -> bytes:
@@ -79,7 +92,7 @@ class Store:
         mark = self.root / "store.json"
         if not mark.exists():
             write_atomically(mark, _json({"numerics": NUMERICS}))
-        found = json.loads(mark.read_text()).get("numerics")
+        found = _read(mark, "name another folder with FEDREPRO_RUNS").get("numerics")
         if found != NUMERICS:
             raise StoreError(
                 f"{self.root} was written by numerics version {found}, this is version {NUMERICS}: name another "
@@ -102,6 +115,8 @@ class Store:
             yield False
             return
         try:
+            for left in folder.glob(f".*{PARTIAL}"):  # of a process that was killed while it wrote
+                left.unlink(missing_ok=True)
             yield True
         finally:
             lock.release()
@@ -139,15 +154,16 @@ class Store:
             return None
         try:
             saved = torch.load(path, map_location=device, weights_only=True)
-            models = Stack(layout, saved["params"], saved["buffers"], saved["counters"].cpu().to(device))
-        except Exception as error:
-            raise StoreError(f"{path} is damaged ({error}); remove it to start that run again") from error
-        return Progress(State(saved["round"], models, saved["memory"]), saved["rows"])
+            models = Stack(layout, saved["params"], saved["buffers"], saved["counters"])
+            return Progress(State(saved["round"], models, saved["memory"]), saved["rows"])
+        except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
+            reason = str(error) if type(error) is ValueError else type(error).__name__
+            raise StoreError(f"{path} is damaged ({reason}); remove it to start that run again") from error
 
     def record(self, key: str) -> dict[str, Any] | None:
         """Return the record of a finished run, or None."""
         path = self.root / key / "record.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read(path, "remove it to finish that run again") if path.exists() else None
 
     def finish(self, key: str, record: dict[str, Any]) -> None:
         """Write the record of a finished run and forget earlier failures."""

@@ -390,7 +390,7 @@ def test_a_loss_that_is_not_finite(call: Call, tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite(outcome: Callable[[Setting], Outcome], tmp_path: Path) -> None:
     # One step a round: its loss is finite, the weights that it leaves are not.
-    end = outcome(TOY.with_(client_lr=1e38, client_batch=300, rounds=2))
+    end = outcome(TOY.with_(client_lr=3e38, client_weight_decay=1e6, client_batch=300, rounds=2))
     assert end.status == "failed"
-    assert "client 0 in round" in end.error
+    assert "client 0 in round 0" in end.error
     assert json.loads((tmp_path / "store" / end.key / "failed.json").read_text())["error"] == end.error

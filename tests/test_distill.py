@@ -306,6 +306,7 @@ class TestRefusals:
         once = swa(swa_start=7)(self.world.start(0), teacher(self.world), self.world, STREAMS)
         assert bool(once.student.params.isfinite().all())
 
-    def test_a_cycle_without_steps(self) -> None:
-        with pytest.raises(ValueError, match="cycle"):
-            swa(cycle=0)(self.world.start(0), teacher(self.world), self.world, STREAMS)
+    @pytest.mark.parametrize(("start", "cycle"), [(2, 0), (2, -1), (-1, 2)])
+    def test_swa_out_of_range(self, start: int, cycle: int) -> None:
+        with pytest.raises(ValueError, match=f"cycle >= 1, got {start} and {cycle}"):
+            swa(swa_start=start, cycle=cycle)

@@ -158,6 +158,8 @@ class TestBatches:
             plan((3, 0), 2)
         with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
             plan((3,), 0)
+        with pytest.raises(ValueError, match=r"epochs must be >= 1, got \[1, 0\]"):
+            plan((3, 3), 2, epochs=[1, 0])
         with pytest.raises(ValueError, match=r"last_batch must be one of .*, got 'pad'"):
             plan((3,), 2, last_batch="pad")
         with pytest.raises(ValueError, match="argument 3 is shorter"):

@@ -1,9 +1,12 @@
+import ast
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import fedrepro
 from fedrepro.rng import Streams, derive, generator, numpy_generator
 
 
@@ -65,3 +68,27 @@ def test_streams_name_the_round() -> None:
     expected = np.random.default_rng(derive(3, "posterior", round=7)).random(2)
     assert np.array_equal(streams.numpy("posterior").random(2), expected)
     assert Streams(3).torch("batches").initial_seed() == derive(3, "batches", round=0)
+
+
+def purposes() -> dict[str, set[str]]:
+    """Return the purposes that the library draws for, and the modules that do: literal arguments of four names."""
+    folder = Path(fedrepro.__file__).parent
+    places = {"torch": 0, "numpy": 0, "generator": 1, "numpy_generator": 1}
+    found: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                place = places.get(name, len(node.args))
+                argument = node.args[place] if place < len(node.args) else None
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    found.setdefault(argument.value, set()).add(path.stem)
+    return found
+
+
+def test_no_two_parts_of_the_library_share_a_stream() -> None:
+    found = purposes()
+    assert {"participants", "batches", "posterior", "distillation batches", "initial model", "partition"} <= set(
+        found
+    )
+    assert {purpose: modules for purpose, modules in found.items() if len(modules) > 1} == {}

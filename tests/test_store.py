@@ -262,7 +262,7 @@ def test_a_damaged_checkpoint_is_named(damage: str, tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save("run", progress(1))
-    with pytest.raises(StoreError, match=r"checkpoint\.pt is damaged \(params must have shape"):
+    with pytest.raises(StoreError, match=r"checkpoint\.pt is damaged"):
         store.restore("run", Architecture("mlp", 3).start(0).layout, CPU)
 
 

@@ -21,7 +21,7 @@ PRECISIONS = ("float32", "bfloat16", "float64")
 
 
 class NonFiniteLossError(ArithmeticError):
-    """A loss became infinite or NaN; `member` tells which model of the stack it was."""
+    """A loss, or a weight after the last step, became infinite or NaN; `member` tells of which model."""
 
     def __init__(self, member: int) -> None:
         super().__init__(f"the loss of member {member} is not finite")
@@ -138,9 +138,9 @@ def train(
                 collected += 1
                 mean += (_flat(parameters) - mean) / collected
         total /= max(sum(count > 0 for count in counts[member]), 1)
-        if not bool(total.isfinite()):
-            raise NonFiniteLossError(member)
         final = Stack.of(module)
+        if not bool(total.isfinite() & final.params.isfinite().all()):
+            raise NonFiniteLossError(member)
         finals.append(final)
         averages.append(Stack(final.layout, mean[None], final.buffers, final.counters) if collected else final)
         momenta = [optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in parameters]
@@ -201,7 +201,7 @@ def recalibrate(
     """
     module = _module(architecture, stack.params)
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if not norms:
+    if not norms or not len(stack):
         return stack
     batches = torch.arange(len(data), device=data.images.device).split(batch_size)
     done = []

@@ -102,6 +102,9 @@ class Paper:
                 axes[axis] = tuple(v for v in values if v in allowed and (not chosen[axis] or v in chosen[axis]))
             for values in itertools.product(*axes.values()):
                 cells.append(self._cell(entry, dict(zip(axes, values)), scale))
+        left = set(only) - {label for cell in cells for label in cell.labels.values()}
+        if left:
+            raise ValueError(f"{entry.key} has no cell with {', '.join(sorted(left))} at scale {scale}")
         return cells
 
     def _cell(self, item: Item, labels: dict[str, str], scale: str) -> Cell:
