@@ -65,9 +65,6 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0..N-1; default: the item's own")
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument(
-            "--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions"
-        )
-        command.add_argument(
             "--budget",
             type=budget_seconds,
             metavar="8m",
@@ -76,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--record", action="store_true", help="also write the results into figures/ of the repository"
         )
+    run.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions")
+    reproduce.set_defaults(precision="float32")
     run.add_argument(
         "--only", type=_labels, default=(), metavar="A,B", help="only these networks, partitions, methods"
     )
@@ -110,10 +109,13 @@ def _items(names: Sequence[str]) -> list[Item]:
 def _planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell, Run]]:
     """List all runs, in the items' order of cells, all cells of a seed before the next seed."""
     planned = []
-    for item in items:
-        if not item.grids or not item.batch:
-            continue
-        cells = papers.load(item.paper).cells(item.name, options.scale, only=getattr(options, "only", ()))
+    only = getattr(options, "only", ())
+    batch = [item for item in items if item.grids and item.batch]
+    if len(batch) > 1:  # of several items, those that have no such label are not meant
+        labels = {item.key: {v for grid in item.grids for vs in grid.values() for v in vs} for item in batch}
+        batch = [item for item in batch if set(only) <= labels[item.key]] or batch
+    for item in batch:
+        cells = papers.load(item.paper).cells(item.name, options.scale, only=only)
         for seed in range(options.seeds or item.seeds[options.scale]):
             for cell in cells:
                 setting = cell.setting.with_(precision=options.precision)
@@ -130,9 +132,17 @@ def _play(items: list[Item], options: argparse.Namespace) -> tuple[Done, Store]:
     unique: dict[tuple[str, int], Run] = {}
     for _, run in planned:
         unique.setdefault((str(run.setting.asdict()), run.seed), run)
-    outcomes = play_all(unique.values(), store, device=choose_device(options.device), budget=options.budget)
+    outcomes = play_all(
+        unique.values(), store, device=choose_device(options.device), budget=options.budget, report=_tell
+    )
     by_run = dict(zip(unique, outcomes))
     return [(cell, run.seed, by_run[str(run.setting.asdict()), run.seed]) for cell, run in planned], store
+
+
+def _tell(run: Run, outcome: Outcome) -> None:
+    """Print a line per run where no bar is shown, as in a log file."""
+    if not sys.stderr.isatty() and outcome.status != "paused":
+        print(f"{outcome.status}: {run.label}, seed {run.seed}", flush=True)
 
 
 def _say(done: Done, store: Store) -> bool:

@@ -109,6 +109,7 @@ def play(
     *,
     device: str = "cpu",
     deadline: float | None = None,
+    expected: float = 0.0,
     tick: Tick = lambda rounds: None,
 ) -> Outcome:
     """Bring one run as far as time allows, going on from its checkpoint if it has one.
@@ -119,6 +120,7 @@ def play(
         device: a torch device name, see `choose_device`.
         deadline: `time.monotonic()` value before which to stop; no round is begun that, by the longest one
             so far, would end after it.
+        expected: seconds that a round is thought to take before one has been played.
         tick: called after each round, and once with the rounds that an earlier process did.
 
     Raises:
@@ -139,7 +141,7 @@ def play(
         if deadline is not None and time.monotonic() >= deadline:
             return Outcome(key, "paused", error="the budget was spent before it went on")
         try:
-            return _play(run, key, store, device, deadline, tick)
+            return _play(run, key, store, device, deadline, expected, tick)
         except StoreError:
             raise
         except (ArithmeticError, ValueError, RuntimeError) as error:
@@ -148,9 +150,12 @@ def play(
             return Outcome(key, "failed", error=message)
 
 
-def _play(run: Run, key: str, store: Store, device: str, deadline: float | None, tick: Tick) -> Outcome:
+def _play(
+    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick
+) -> Outcome:
     federation = assemble(run.setting, run.seed, device)
     method = methods.build(run.setting)
+    store.forgive(key)
     store.describe(key, run.setting, run.seed)
     state = method.init(federation, run.seed)
     rows: list[dict[str, float]] = []
@@ -160,7 +165,7 @@ def _play(run: Run, key: str, store: Store, device: str, deadline: float | None,
         tick(state.round)
     where = provenance(device)
     while state.round < run.setting.rounds:
-        longest = max((row["seconds"] for row in rows), default=0.0)
+        longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and time.monotonic() + longest > deadline:
             return Outcome(key, "paused", error=f"stopped after round {state.round} of {run.setting.rounds}")
         begun = time.perf_counter()
@@ -205,6 +210,7 @@ def play_all(
     runs = list(runs)
     deadline = None if budget is None else time.monotonic() + budget
     outcomes: dict[int, Outcome] = {}
+    longest: dict[tuple[str, str], float] = {}  # the longest round of each network and method so far
     hide = None if progress is None else not progress
     with tqdm(total=sum(r.setting.rounds for r in runs), unit="round", disable=hide, dynamic_ncols=True) as bar:
         waiting = list(range(len(runs)))
@@ -213,7 +219,18 @@ def play_all(
             for place in waiting:
                 run = runs[place]
                 bar.set_description_str(f"{run.label}, seed {run.seed}" if run.label else "runs")
-                outcome = play(run, store, device=device, deadline=deadline, tick=bar.update)
+                kind = (run.setting.model, run.setting.method)
+                outcome = play(
+                    run,
+                    store,
+                    device=device,
+                    deadline=deadline,
+                    expected=longest.get(kind, 0.0),
+                    tick=bar.update,
+                )
+                if outcome.record is not None:
+                    slowest = max(row["seconds"] for row in outcome.record["rows"])
+                    longest[kind] = max(slowest, longest.get(kind, 0.0))
                 if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
                     later.append(place)
                     continue

@@ -168,6 +168,10 @@ class Store:
     def finish(self, key: str, record: dict[str, Any]) -> None:
         """Write the record of a finished run and forget earlier failures."""
         write_atomically(self.root / key / "record.json", _json(record))
+        self.forgive(key)
+
+    def forgive(self, key: str) -> None:
+        """Take the mark of an earlier failure away, since the run is tried again."""
         (self.root / key / "failed.json").unlink(missing_ok=True)
 
     def fail(self, key: str, reason: dict[str, Any]) -> None:

@@ -530,3 +530,20 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto") == choose_device("cuda") == "cuda"
     assert choose_device("cpu") == "cpu"
+
+
+def test_a_run_is_not_begun_that_like_ones_say_would_take_too_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)  # ten seconds a round
+    first, second = play_all([toy(0), toy(1)], store, budget=10.0 * ROUNDS + 5.0)
+    assert (first.status, second.status) == ("done", "paused")
+    assert "after round 0" in second.error
+
+
+def test_a_new_try_takes_the_mark_of_failure_away(store: Store) -> None:
+    run = toy()
+    store.fail(key_of(run, store), {"error": "an earlier one"})
+    (outcome,) = play_all([run], store, budget=3600.0)
+    assert outcome.status == "done"
+    assert not (store.root / outcome.key / "failed.json").exists()
