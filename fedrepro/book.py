@@ -57,12 +57,15 @@ class Book:
 
     def settings(self) -> pd.DataFrame:
         """Return every value with its source, and how this scale departs from it."""
-        table = self.paper.settings.rename(columns={"value": "paper", "source": "where, or why"})
-        used = pd.DataFrame([cell.setting.asdict() for cell in self.cells]).astype(object)
-        here = [_values(used[name]) if name in used else "" for name in table["name"]]
-        table.insert(2, f"{self.scale} scale", here)
-        table["paper"] = [_show(value) for value in table["paper"]]
-        return table.set_index("name")
+        table = self.paper.sources(self.item.name)
+        here = [list(dict.fromkeys(cell.setting.asdict()[name] for cell in self.cells)) for name in table["name"]]
+        shown = {
+            "paper": [_show(values) for values in table["value"]],
+            f"{self.scale} scale": [_show(values) for values in here],
+            "": table["kind"],
+            "where, or why": table["source"],
+        }
+        return pd.DataFrame(shown).set_index(table["name"])
 
     def setting(self, *labels: str) -> Setting:
         """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
@@ -125,7 +128,7 @@ class Book:
         The toy runs at the paper's full scale whatever the book's scale, so its record is one of paper scale.
         """
         values = found.rename(columns={"name": "row", "accuracy": "result"}).assign(column=self.cells[0].column)
-        setting = self.cells[0].setting
+        setting = self.paper.cells(self.item.name, "paper")[0].setting
         record.write_values(self.folder, self.item.key, "paper", values, setting, provenance("cpu"))
 
     def _found(self) -> list[tuple[Cell, str, dict[str, Any]]]:
@@ -184,10 +187,23 @@ class Book:
         return pd.concat([table for table in tables if len(table)], ignore_index=True)
 
     def claims(self) -> pd.DataFrame:
-        """Return what the paper says of this item, and whether it holds in its own numbers and at each scale."""
-        table = verdict.claims(self.paper, self.folders)
-        shown = ["text", "place", *verdict.SCALE_OF]
+        """Return what the paper says of this item, and whether its own numbers and the records bear it out.
+
+        `reading` is how we read a sentence that leaves something open. What smoke runs say is left out.
+        """
+        table = verdict.claims(self.paper, self.folders).fillna({"reading": ""})
+        shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
         return table[table["item"] == self.item.name].set_index("id")[shown]
+
+    def stored(self, name: str) -> pd.DataFrame:
+        """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper"."""
+        return pd.read_csv(self.folders[0] / self.item.key / f"{name}.csv")
+
+    def reference(self, item: str, rows: dict[str, str], columns: list[str]) -> dict[str, dict[str, float]]:
+        """Return the paper's numbers of another item, {name: {column: mean}} for {name: row}, to plot beside."""
+        found = self.paper.reported.query("item == @item").drop_duplicates(["row", "column"])
+        means = found.set_index(["row", "column"])["mean"]
+        return {name: {column: float(means[row, column]) for column in columns} for name, row in rows.items()}
 
     def shapes(self, state: State, trace: Trace, federation: Federation) -> pd.DataFrame:
         """Return what each stage of a round handed on, and its shape."""
@@ -223,12 +239,8 @@ class Book:
         return [path.name for path in written]
 
 
-def _show(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _values(column: pd.Series) -> str:
-    return ", ".join(dict.fromkeys(_show(value) for value in column))
+def _show(values: list[object]) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def _brief(stage: object) -> str:

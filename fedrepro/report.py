@@ -24,7 +24,8 @@ TITLE = "The papers' numbers and ours"
 HOW = """Each number that a paper prints stands beside what our runs recorded at paper scale: mean ± standard
 deviation (number of seeds). “reproduced”: the means differ by at most 3 standard errors (SE) of their
 difference, or by at most 0.5 points where no spread is known; for one seed of ours the paper's spread stands
-in. “off”: they differ by more. “not run”: there is no run at paper scale."""
+in, and where the paper prints none, its number counts as one run with our spread. “off”: they differ by
+more. “not run”: there is no run at paper scale."""
 HONEST = """Smoke and short runs are no reproductions. Smoke runs use other, tiny data to show that all works;
 short runs use fewer images, rounds or epochs than the paper. Their numbers have tables of their own, and no
 verdict ever rests on them."""

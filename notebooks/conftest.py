@@ -3,6 +3,4 @@
 import runpy
 from pathlib import Path
 
-pytest_configure = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "conftest.py"))[
-    "pytest_configure"
-]
+pytest_configure = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "conftest.py"))["pytest_configure"]

@@ -352,7 +352,7 @@ def test_simplex_marks_corners_average_and_best() -> None:
         "client 1\n50.0 %",
         "client 3\n52.0 %",
         "FedAvg 64.0 %",
-        "best sample 69.5 %",
+        "best point 69.5 %",
         "test accuracy (%)",
     ):
         assert text in texts(figure)
@@ -407,7 +407,7 @@ def test_confidence_draws_means_over_members_on_one_axis() -> None:
     assert [bar.get_height() for bar in incorrect] == [3.0] * 10
     assert not correct[0].get_hatch()
     assert incorrect[0].get_hatch()  # not colour alone
-    assert says(figure, "82.4 % correct\n3 of 30 mistakes at confidence ≥ 0.9")  # 140 of 170
+    assert says(figure, "82.4 % correct\n6 of 30 mistakes at confidence ≥ 0.8")  # 140 of 170; two bins of 3
 
 
 def test_confidence_has_a_row_per_data_set() -> None:

@@ -75,11 +75,12 @@ class TestStandardErrors:
         assert standard_errors(70.0, 3.0, 5, [76.0]) == pytest.approx(6 / math.sqrt(10.8))
 
     def test_without_the_papers_spread_ours_alone(self) -> None:
-        # Ours: mean 70, variance 8, two runs: 2 points.
-        assert standard_errors(66.0, NAN, NAN, [68.0, 72.0]) == pytest.approx(2.0)
+        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
+        assert standard_errors(66.0, NAN, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
 
     def test_a_spread_over_an_unknown_number_of_runs_is_unknown(self) -> None:
-        assert standard_errors(66.0, 5.0, NAN, [68.0, 72.0]) == pytest.approx(2.0)
+        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
+        assert standard_errors(66.0, 5.0, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
         assert math.isnan(standard_errors(66.0, 5.0, NAN, [68.0]))
 
     @pytest.mark.parametrize(
@@ -122,10 +123,10 @@ class TestJudge:
         assert judge(cell(mean), [ours], scale="paper").word == word
 
     def test_a_known_spread_comes_before_the_half_point(self) -> None:
-        # 0.4 points, but four standard errors of 0.1.
-        verdict = judge(cell(70.0), [70.3, 70.5], scale="paper")
+        # 0.4 points, but more than four standard errors: variance 0.005, sqrt(0.005 + 0.005/2) = 0.0866.
+        verdict = judge(cell(70.0), [70.35, 70.45], scale="paper")
         assert verdict.word == "off"
-        assert (verdict.gap_points, verdict.gap_se) == (pytest.approx(0.4), pytest.approx(4.0))
+        assert (verdict.gap_points, verdict.gap_se) == (pytest.approx(0.4), pytest.approx(0.4 / 0.0075**0.5))
 
     @pytest.mark.parametrize("scale", ["smoke", "short"])
     def test_a_smaller_scale_is_never_a_reproduction(self, scale: str) -> None:

@@ -107,11 +107,36 @@ class Paper:
             raise ValueError(f"{entry.key} has no cell with {', '.join(sorted(left))} at scale {scale}")
         return cells
 
+    def sources(self, item: str) -> pd.DataFrame:
+        """Tell of every value of an item at paper scale what it is and where it comes from.
+
+        A rule that says `stated` or `assumed` speaks for the values that it sets: for all of the item if it
+        applies to every cell, else for the cells with its labels, which are then named.
+
+        Returns:
+            Columns name, value (all that occur), kind ("stated" or "assumed") and source.
+        """
+        cells = self.cells(item, "paper")
+        found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
+        for rule in (*self.rules, *self.items[item].rules):
+            kind = next((kind for kind in ("stated", "assumed") if kind in rule), None)
+            matched = sum(_applies(rule, dict(cell.labels) | {"scale": "paper"}) for cell in cells)
+            for name in rule["set"] if kind and matched else ():
+                if matched == len(cells):
+                    found[name] = [kind, rule[kind]]
+                else:
+                    labels = ", ".join(rule["when"].values())
+                    found[name][1] += f"; for {labels} {kind}: {rule[kind]}"
+        values = [cell.setting.asdict() for cell in cells]
+        used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}
+        rows = [(name, used[name], *source) for name, source in found.items()]
+        return pd.DataFrame(rows, columns=["name", "value", "kind", "source"])
+
     def _cell(self, item: Item, labels: dict[str, str], scale: str) -> Cell:
         values = dict(zip(self.settings["name"], self.settings["value"]))
         facts = labels | {"scale": scale}
         for rule in (*self.rules, *item.rules):
-            if all(facts.get(axis) in _listed(wanted) for axis, wanted in rule.get("when", {}).items()):
+            if _applies(rule, facts):
                 values |= rule["set"]
         return Cell(
             item.key,
@@ -122,8 +147,8 @@ class Paper:
         )
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _applies(rule: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
+    return all(facts.get(axis) == wanted for axis, wanted in rule.get("when", {}).items())
 
 
 def names() -> list[str]:

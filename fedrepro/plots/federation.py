@@ -12,7 +12,7 @@ from fedrepro.plots.style import INK, PAPER, SIX, Picture, contrast, drawn, head
 
 
 @drawn
-def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = "") -> Picture:
+def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = "", unit: str = "images") -> Picture:
     """Draw the federation: images per client and class, with each client's total on top.
 
     Up to 10 clients and 10 classes the cells carry their numbers; beyond, a bubble's area is the number of
@@ -22,6 +22,7 @@ def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = ""
         counts: [S, C] images of each client (numbered from 1 in the figure) and class.
         class_names: C names, from the top down.
         title: above the figure.
+        unit: what is counted.
 
     Raises:
         ValueError: counts is not two-dimensional, has a negative entry, or does not fit the class names.
@@ -41,7 +42,7 @@ def partition(counts: np.ndarray, class_names: Sequence[str], *, title: str = ""
     heading(figure, title)
     totals = counts.sum(axis=1)
     bars = top.bar(np.arange(clients), totals, width=0.72, color=SIX[0], linewidth=0)
-    top.set(ylim=(0, 1.05 * max(1, totals.max())), ylabel="images", yticks=[])
+    top.set(ylim=(0, 1.05 * max(1, totals.max())), ylabel=unit, yticks=[])
     top.yaxis.label.set(rotation=0, ha="right", va="center")
     if clients <= 12:
         top.bar_label(bars, [f"{total:,}" for total in totals], fontsize=7.5, padding=1)

@@ -155,7 +155,7 @@ def _triangle(
         "*",
         markersize=13,
         markerfacecolor=SIX[2],
-        label=f"best sample {accuracy[best]:.1f} %",
+        label=f"best point {accuracy[best]:.1f} %",
         **edge,
     )
     axes.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.02, 0.9))
@@ -216,10 +216,11 @@ def _bars(axes: Axes, panel: pd.DataFrame, title: str) -> None:
             edgecolor="white", linewidth=0.4, label=column,
         )  # fmt: skip
     total, wrong = mean[["correct", "incorrect"]].to_numpy().sum(), mean["incorrect"].sum()
-    sure = mean.loc[mean["low"] >= 0.9 - 1e-9, "incorrect"].sum()
+    high = mean.loc[mean["low"] >= 0.8 - 1e-9, "low"].min()  # an edge, so that no bin is cut
+    sure = mean.loc[mean["low"] >= 0.8 - 1e-9, "incorrect"].sum()
     said = f"{100 * (1 - wrong / total):.1f} % correct" if total else "no examples"
-    if (mean["high"] > 0.9 + 1e-9).any():
-        said += f"\n{sure:.0f} of {wrong:.0f} mistakes at confidence ≥ 0.9"
+    if np.isfinite(high):
+        said += f"\n{sure:.0f} of {wrong:.0f} mistakes at confidence ≥ {high:.2g}"
     axes.set_title(f"{title} (mean of {members} models)" if members > 1 else title, pad=27)
     axes.annotate(
         said, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize=7.5,
