@@ -75,12 +75,17 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 def _commit() -> str:
+    """Return the checkout's commit, marked if the library itself differs from it."""
     root = Path(fedrepro.__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = ask("status", "--porcelain", "--", "fedrepro")
+    return (ask("rev-parse", "--short=10", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 
 def _finite(row: dict[str, float]) -> dict[str, float | None]:
