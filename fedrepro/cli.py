@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("items", nargs=count, metavar="ITEM", help="a paper (fedbe) or paper/item")
         command.add_argument("--scale", choices=SCALES, default="smoke", help="default: smoke")
         command.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0..N-1; default: the item's own")
-        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+        command.add_argument(
+            "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one"
+        )
         command.add_argument(
             "--budget",
             type=budget_seconds,
@@ -78,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--only", type=_labels, default=(), metavar="A,B", help="only these networks, partitions, methods"
     )
-    run.add_argument("--list", action="store_true", help="show the runs and what is done, play none")
+    run.add_argument("--list", action="store_true", help="show the runs and what is done; play none")
     reproduce.add_argument(
         "--timeout", type=budget_seconds, default=3600.0, metavar="1h", help="limit per notebook"
     )
@@ -90,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     prepare = actions.add_parser(
         "prepare",
-        help="make the prepared form of a data set",
+        help="download or read the official archive, check it, store it as arrays",
         epilog="example: fedrepro data prepare cifar10 --archive cifar-10-python.tar.gz",
     )
     prepare.add_argument("name", help="such as cifar10")
