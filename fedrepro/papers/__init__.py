@@ -119,7 +119,7 @@ class Paper:
         cells = self.cells(item, "paper")
         found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
         for rule in (*self.rules, *self.items[item].rules):
-            kind = next((kind for kind in ("stated", "assumed") if kind in rule), None)
+            kind = next((kind for kind in ("stated", "assumed") if kind in rule), "")
             matched = sum(_applies(rule, dict(cell.labels) | {"scale": "paper"}) for cell in cells)
             for name in rule["set"] if kind and matched else ():
                 if matched == len(cells):
