@@ -318,14 +318,14 @@ def test_a_rule_that_departs_from_the_table_says_why() -> None:
 
 
 def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
-    toy = PAPER.sources("figure1_simplex").set_index("name")
+    toy = papers.load("fedbe").sources("figure1_simplex").set_index("name")
     assert toy.loc["client_lr", "kind"] == "assumed"  # though Table 1's 0.01 is stated
     assert toy.loc["clients", "value"] == [3]
     assert toy.loc["clients", "source"].startswith("3.3")
-    table = PAPER.sources("table1_methods").set_index("name")
+    table = papers.load("fedbe").sources("table1_methods").set_index("name")
     assert table.loc["rounds", "value"] == [40, 1, 200]
     assert table.loc["rounds", "kind"] == "stated"
     assert "for 1-Ensemble stated: 5.1, Baselines" in table.loc["rounds", "source"]
     assert "for Centralized assumed: " in table.loc["rounds", "source"]
-    dirichlet = PAPER.sources("table8_dirichlet").set_index("name")
+    dirichlet = papers.load("fedbe").sources("table8_dirichlet").set_index("name")
     assert "for 0.5 stated: Table 8" in dirichlet.loc["dirichlet_alpha", "source"]
