@@ -318,14 +318,16 @@ def test_a_rule_that_departs_from_the_table_says_why() -> None:
 
 
 def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
-    toy = papers.load("fedbe").sources("figure1_simplex").set_index("name")
-    assert toy.loc["client_lr", "kind"] == "assumed"  # though Table 1's 0.01 is stated
-    assert toy.loc["clients", "value"] == [3]
-    assert toy.loc["clients", "source"].startswith("3.3")
-    table = papers.load("fedbe").sources("table1_methods").set_index("name")
-    assert table.loc["rounds", "value"] == [40, 1, 200]
-    assert table.loc["rounds", "kind"] == "stated"
-    assert "for 1-Ensemble stated: 5.1, Baselines" in table.loc["rounds", "source"]
-    assert "for Centralized assumed: " in table.loc["rounds", "source"]
-    dirichlet = papers.load("fedbe").sources("table8_dirichlet").set_index("name")
-    assert "for 0.5 stated: Table 8" in dirichlet.loc["dirichlet_alpha", "source"]
+    def sources(item: str) -> dict[str, dict[str, Any]]:
+        lines: list[dict[str, Any]] = papers.load("fedbe").sources(item).to_dict("records")  # type: ignore[assignment]
+        return {line["name"]: line for line in lines}
+
+    toy, table = sources("figure1_simplex"), sources("table1_methods")
+    assert toy["client_lr"]["kind"] == "assumed"  # though Table 1's 0.01 is stated
+    assert toy["clients"]["value"] == [3]
+    assert toy["clients"]["source"].startswith("3.3")
+    assert table["rounds"]["value"] == [40, 1, 200]
+    assert table["rounds"]["kind"] == "stated"
+    assert "for 1-Ensemble stated: 5.1, Baselines" in table["rounds"]["source"]
+    assert "for Centralized assumed: " in table["rounds"]["source"]
+    assert "for 0.5 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]
