@@ -61,10 +61,15 @@ def parser() -> argparse.ArgumentParser:
     for command in (run, reproduce):
         count = "+" if command is run else "*"
         command.add_argument("items", nargs=count, metavar="ITEM", help="a paper (fedbe) or paper/item")
-        command.add_argument("--scale", choices=SCALES, default="smoke", help="default: smoke")
+        scales = "smoke (default), short or paper"
+        command.add_argument("--scale", choices=SCALES, default="smoke", metavar="SCALE", help=scales)
         command.add_argument("--seeds", type=_positive, metavar="N", help="seeds 0..N-1; default: the item's own")
         command.add_argument(
-            "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one"
+            "--device",
+            choices=("auto", "cpu", "cuda"),
+            default="auto",
+            metavar="DEVICE",
+            help="auto (default: cuda if there is one), cpu or cuda",
         )
         command.add_argument(
             "--budget",
