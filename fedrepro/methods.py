@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedrepro.distill import DistillSgd, DistillSwa, Keep
+from fedrepro.distill import Distill, DistillSgd, DistillSwa, Keep
 from fedrepro.ensemble import Ensemble, MeanOfProbabilities
 from fedrepro.federation import Federation
 from fedrepro.local import LocalSgd, local_batches
@@ -94,69 +94,46 @@ def distill_swa(setting: Setting) -> DistillSwa:
     )
 
 
-def fedavg(setting: Setting) -> Method:
-    """FedAvg: the weighted average replaces the global model (FedBE section 3.1)."""
+def _federated(setting: Setting, *, teach: Teach, distill: Distill, answer: str = "student") -> Method:
+    """Compose the stages that all methods here share with those in which they differ."""
     return compose(
         plan=plan(setting),
         train=local_sgd(setting),
         weigh=BySize(),
         server=Replace(bn_buffers=setting.bn_buffers),
-        teach=Nobody(),
+        teach=teach,
         combine=MeanOfProbabilities(sharpen=setting.sharpen),
-        distill=Keep(),
+        distill=distill,
+        answer=answer,
     )
+
+
+def fedavg(setting: Setting) -> Method:
+    """FedAvg: the weighted average replaces the global model (FedBE section 3.1)."""
+    return _federated(setting, teach=Nobody(), distill=Keep())
 
 
 def one_ensemble(setting: Setting) -> Method:
     """1-Ensemble: one long round, then the clients' models predict together (FedBE 5.1, Baselines)."""
-    return compose(
-        plan=plan(setting),
-        train=local_sgd(setting),
-        weigh=BySize(),
-        server=Replace(bn_buffers=setting.bn_buffers),
-        teach=Clients(),
-        combine=MeanOfProbabilities(sharpen=setting.sharpen),
-        distill=Keep(),
-        answer="ensemble",
-    )
+    return _federated(setting, teach=Clients(), distill=Keep(), answer="ensemble")
 
 
 def v_distillation(setting: Setting) -> Method:
     """v-Distillation: the clients alone teach, plain SGD (FedBE 5.1, Baselines)."""
-    return compose(
-        plan=plan(setting),
-        train=local_sgd(setting),
-        weigh=BySize(),
-        server=Replace(bn_buffers=setting.bn_buffers),
-        teach=Clients(),
-        combine=MeanOfProbabilities(sharpen=setting.sharpen),
-        distill=distill_sgd(setting),
-    )
+    return _federated(setting, teach=Clients(), distill=distill_sgd(setting))
 
 
 def fedbe(setting: Setting) -> Method:
     """FedBE: average, clients and posterior samples teach, SWA distils (FedBE Algorithm 1)."""
-    return compose(
-        plan=plan(setting),
-        train=local_sgd(setting),
-        weigh=BySize(),
-        server=Replace(bn_buffers=setting.bn_buffers),
-        teach=Union((Average(), Clients(), posterior(setting))),
-        combine=MeanOfProbabilities(sharpen=setting.sharpen),
-        distill=distill_swa(setting),
+    return _federated(
+        setting, teach=Union((Average(), Clients(), posterior(setting))), distill=distill_swa(setting)
     )
 
 
 def fedbe_without_swa(setting: Setting) -> Method:
     """FedBE with plain SGD in place of SWA (the dagger row of FedBE's Table 1)."""
-    return compose(
-        plan=plan(setting),
-        train=local_sgd(setting),
-        weigh=BySize(),
-        server=Replace(bn_buffers=setting.bn_buffers),
-        teach=Union((Average(), Clients(), posterior(setting))),
-        combine=MeanOfProbabilities(sharpen=setting.sharpen),
-        distill=distill_sgd(setting),
+    return _federated(
+        setting, teach=Union((Average(), Clients(), posterior(setting))), distill=distill_sgd(setting)
     )
 
 
