@@ -96,15 +96,15 @@ class BatchPlan:
 LAST_BATCH = ("keep", "drop", "merge")
 
 
-def _epoch(order: Tensor, batch_size: int, last_batch: str) -> list[Tensor]:
-    batches = list(order.split(batch_size))
-    short = len(batches) > 1 and len(batches[-1]) < batch_size
-    if last_batch == "drop" and short:
-        batches.pop()
-    if last_batch == "merge" and short and len(batches[-1]) == 1:
-        tail = batches.pop()
-        batches[-1] = torch.cat([batches[-1], tail])
-    return batches
+def _cuts(images: int, batch_size: int, last_batch: str) -> list[int]:
+    """Return the batch sizes of one epoch, in order; with "drop" they leave out the last images."""
+    full, rest = divmod(images, batch_size)
+    sizes = [batch_size] * full
+    if rest and full and last_batch == "drop":
+        return sizes
+    if rest == 1 and full and last_batch == "merge":
+        return [*sizes[:-1], batch_size + 1]
+    return sizes + [rest] * (rest > 0)
 
 
 def batch_plan(
@@ -142,24 +142,23 @@ def batch_plan(
     for member, part in enumerate(parts):
         if len(part) == 0:
             raise ValueError(f"member {member} has no images to train on")
-    members = []
+    orders, sizes = [], []
     for part, source, passes in zip(parts, generators, epochs, strict=True):
-        batches: list[Tensor] = []
-        for _ in range(passes):
-            order = part[torch.randperm(len(part), generator=source)]
-            batches += _epoch(order, batch_size, last_batch)
-        members.append(batches)
-    shape = (len(parts), max(map(len, members)), max(len(b) for batches in members for b in batches))
+        cuts = torch.tensor(_cuts(len(part), batch_size, last_batch))
+        kept = int(cuts.sum())
+        orders.append(torch.cat([part[torch.randperm(len(part), generator=source)][:kept] for _ in range(passes)]))
+        sizes.append(cuts.repeat(passes))
+    shape = (len(parts), max(map(len, sizes)), max(int(s.max()) for s in sizes))
     index = torch.zeros(shape, dtype=torch.int64)
     mask = torch.zeros(shape, dtype=torch.bool)
     shift = torch.zeros(*shape, 2, dtype=torch.uint8)
     flip = torch.zeros(shape, dtype=torch.bool)
-    for member, (batches, source) in enumerate(zip(members, generators)):
-        for step, batch in enumerate(batches):
-            index[member, step, : len(batch)] = batch
-            mask[member, step, : len(batch)] = True
+    for member, (order, steps, source) in enumerate(zip(orders, sizes, generators)):
+        filled = torch.arange(shape[2]) < steps[:, None]  # row by row, the places that the order fills
+        mask[member, : len(steps)] = filled
+        index[member, : len(steps)].masked_scatter_(filled, order)
         # The draws of a member depend on its own steps alone, not on the longest member's.
-        own = (len(batches), max(map(len, batches)))
+        own = (len(steps), int(steps.max()))
         if augment.pad:
             offsets = torch.randint(2 * augment.pad + 1, (*own, 2), generator=source, dtype=torch.uint8)
             shift[member, : own[0], : own[1]] = offsets
