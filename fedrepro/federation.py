@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrepro.architecture import Architecture
 from fedrepro.data import Data
-from fedrepro.kernels import kernel
+from fedrepro.kernels import kernel, stacked
 from fedrepro.stack import Stack
 
 
@@ -28,7 +28,7 @@ class Federation:
         public: the server's unlabelled images (labels are kept for diagnosis only); empty if it has none.
         test: the held-out images.
         precision: "float32" or "bfloat16" for the convolutions; "float64" for exact comparisons.
-        kernel: name of the kernel that trains and predicts.
+        kernel: name of the kernel that trains and predicts; "stacked" takes the fastest that can.
     """
 
     architecture: Architecture
@@ -37,7 +37,7 @@ class Federation:
     public: Data
     test: Data
     precision: str = "float32"
-    kernel: str = "plain"
+    kernel: str = "stacked"
 
     def __post_init__(self) -> None:
         """Check that there are clients and that their images exist."""
@@ -61,6 +61,13 @@ class Federation:
     def dtype(self) -> torch.dtype:
         """The dtype of parameters and statistics."""
         return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def engine(self) -> str:
+        """The name of the kernel that runs in the end, where "stacked" chooses one."""
+        if self.kernel != "stacked":
+            return self.kernel
+        return stacked.choose(self.architecture, self.device, self.precision).engine
 
     @cached_property
     def sizes(self) -> Tensor:

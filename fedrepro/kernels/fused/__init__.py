@@ -1,0 +1,220 @@
+"""The fused kernel: ResNets with BatchNorm, all members at once, in Triton kernels recorded as one CUDA graph.
+
+It agrees with `plain` up to rounding (in float64, under Triton's interpreter, to 1e-9). On a GPU sums are formed
+in no fixed order, so two runs differ in the last bits.
+
+Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrepro.architecture import Architecture
+from fedrepro.data import Data
+from fedrepro.kernels.fused.plan import network, why_not
+from fedrepro.kernels.fused.session import Session, Size
+from fedrepro.kernels.plain import NonFiniteLossError, Trained
+from fedrepro.optim import Sgd
+from fedrepro.plan import BatchPlan
+from fedrepro.stack import Stack
+
+IMAGES = 8192  # images of all members in flight when predicting
+KEPT = 4  # recorded sessions that are kept for the next round
+
+
+def supports(architecture: Architecture, device: torch.device, precision: str) -> str:
+    """Return why this kernel cannot run here, or "" if it can."""
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "needs a CUDA device"
+    if device.type == "cuda" and precision == "float64":
+        return "float64 is not fused"
+    return why_not(architecture)
+
+
+@dataclass
+class _Kept:
+    session: Session
+    run: Callable[[], None]
+
+
+_sessions: OrderedDict[tuple, _Kept] = OrderedDict()
+
+
+def _session(key: tuple, make: Callable[[], _Kept]) -> _Kept:
+    """Return a recorded session, the newest few being kept; recording costs seconds, a round less than one."""
+    if key in _sessions:
+        _sessions.move_to_end(key)
+        return _sessions[key]
+    while len(_sessions) >= KEPT:
+        _sessions.popitem(last=False)
+    _sessions[key] = make()
+    return _sessions[key]
+
+
+def _load(session: Session, stack: Stack) -> None:
+    net = session.net
+    padded = torch.cat([stack.params, stack.params.new_zeros(len(stack), 1)], 1)
+    session.weights.copy_(padded[:, net.pack.to(padded.device)])
+    session.compute.copy_(session.weights)
+    session.stats.copy_(stack.buffers[:, net.buffers.to(padded.device)].view_as(session.stats))
+
+
+def _unload(session: Session, like: Stack, steps: Tensor) -> Stack:
+    """Copy the members out; `steps` [S] is added to their counters."""
+    net = session.net
+    buffers = torch.empty_like(like.buffers)
+    buffers[:, net.buffers.to(buffers.device)] = session.stats.flatten(1)
+    params = session.weights[:, net.unpack.to(buffers.device)]
+    return Stack(like.layout, params, buffers, like.counters + steps.to(like.counters)[:, None])
+
+
+def train(
+    architecture: Architecture,
+    start: Stack,
+    data: Data,
+    targets: Tensor,
+    plan: BatchPlan,
+    sgd: Sgd,
+    *,
+    precision: str = "float32",
+    collect: Tensor | None = None,
+    velocity: Tensor | None = None,
+    loss_scale: float = 1.0,
+) -> Trained:
+    """Train every member of a stack on its own batches, all members at once; see `plain.train`."""
+    net = network(architecture)
+    members, steps, batch = plan.index.shape
+    device = start.params.device
+    augment = bool(plan.pad or plan.flip.any())
+    height, width = data.images.shape[1:3]
+    size = Size(members, steps, batch, height, width)
+    key: tuple = ("train", architecture, size, data.images.data_ptr(), len(data), plan.pad, augment, precision)
+    key = (*key, data.mean, data.std, sgd.momentum, loss_scale, device)
+
+    def make() -> _Kept:
+        session = Session(
+            net,
+            size,
+            data.images,
+            data.mean,
+            data.std,
+            pad=plan.pad if augment else None,
+            precision=precision,
+            training=True,
+            momentum=sgd.momentum,
+            loss_scale=loss_scale,
+        )
+        return _Kept(session, session.record(session.train_step))
+
+    kept = _session(key, make)
+    session, run = kept.session, kept.run
+    counts = plan.mask.sum(2, dtype=torch.int32)
+    session.index.copy_(plan.index)
+    session.shift.copy_(plan.shift)
+    session.flip.copy_(plan.flip)
+    session.counts.copy_(counts)
+    session.rates.copy_(sgd.lr)
+    session.stat_rates.fill_(net.momentum)
+    session.decay.copy_(net.decays * sgd.weight_decay)
+    if targets.ndim == 1:
+        session.targets.zero_().scatter_(1, targets[:, None], 1.0)
+    else:
+        session.targets.copy_(targets)
+    _load(session, start)
+    session.velocity.zero_()
+    if velocity is not None and sgd.momentum:
+        session.velocity[:, net.unpack.to(device)] = velocity
+    for tensor in (session.loss, session.step, session.sums, session.grads):
+        tensor.zero_()
+    mean = torch.zeros_like(session.weights)
+    collected = torch.zeros(members, 1, dtype=mean.dtype, device=device)
+    took = (counts > 0).to(mean)
+    flags = collect.tolist() if collect is not None else [False] * steps
+    for step, flag in enumerate(flags):
+        run()
+        if flag:  # members whose step was masked collect nothing
+            collected += took[:, step, None]
+            mean += took[:, step, None] * (session.weights - mean) / collected.clamp_min(1)
+    active = (counts > 0).sum(1)
+    final = _unload(session, start, active)
+    loss = session.loss / active.clamp_min(1).to(session.loss)
+    finite = (loss.isfinite() & final.params.isfinite().all(1)).tolist()
+    if not all(finite):
+        raise NonFiniteLossError(finite.index(False))
+    means = torch.where(collected > 0, mean[:, net.unpack.to(device)], final.params)
+    average = Stack(final.layout, means, final.buffers.clone(), final.counters.clone())
+    momenta = session.velocity[:, net.unpack.to(device)]
+    return Trained(final, average, momenta if sgd.momentum else torch.zeros_like(momenta), loss)
+
+
+def _batches(session: Session, count: int) -> None:
+    """Let every member see all images once, in order."""
+    steps, batch = session.size.steps, session.size.batch
+    place = torch.arange(steps * batch, device=session.device).view(1, steps, batch)
+    session.index.copy_(place.clamp_max(count - 1).expand_as(session.index))
+    session.counts.copy_((place < count).sum(2))
+    session.step.zero_()
+
+
+def _chunks(stack: Stack, batch: int) -> list[Stack]:
+    members = max(1, IMAGES // batch)
+    return [stack.take(slice(i, i + members)) for i in range(0, len(stack), members)]
+
+
+@torch.no_grad()
+def predict(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+) -> Tensor:
+    """Run every member over a data set in evaluation mode; see `plain.predict`."""
+    net = network(architecture)
+    height, width = data.images.shape[1:3]
+    out = stack.params.new_empty(len(stack), len(data), architecture.classes)
+    batch = min(len(data), max(batch_size, IMAGES // max(len(stack), 1) // 2))
+    done = 0
+    for part in _chunks(stack, batch):
+        size = Size(len(part), -(-len(data) // batch), batch, height, width)
+        session = Session(
+            net, size, data.images, data.mean, data.std, pad=None, precision=precision, training=False
+        )
+        _load(session, part)
+        _batches(session, len(data))
+        for first in range(0, len(data), batch):
+            session.predict_step()
+            last = min(first + batch, len(data))
+            out[done : done + len(part), first:last] = session.logits[:, : last - first]
+        done += len(part)
+    return out
+
+
+@torch.no_grad()
+def recalibrate(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+) -> Stack:
+    """Recompute the BatchNorm statistics of every member by one pass over a data set; see `plain.recalibrate`."""
+    net = network(architecture)
+    if not len(stack):
+        return stack
+    height, width = data.images.shape[1:3]
+    batch = min(batch_size, len(data))
+    done = []
+    for part in _chunks(stack, batch):
+        steps = -(-len(data) // batch)
+        size = Size(len(part), steps, batch, height, width)
+        session = Session(
+            net, size, data.images, data.mean, data.std, pad=None, precision=precision, training=False
+        )
+        _load(session, part)
+        _batches(session, len(data))
+        session.stat_rates.copy_(1 / torch.arange(1, steps + 1, dtype=torch.float64))
+        for _ in range(steps):
+            session.statistics_step()
+        fresh = _unload(session, part, torch.zeros(len(part)))
+        counters = torch.full_like(part.counters, steps)
+        done.append(Stack(part.layout, part.params, fresh.buffers, counters))
+    parts = [torch.cat([getattr(s, name) for s in done]) for name in ("params", "buffers", "counters")]
+    return Stack(stack.layout, *parts)

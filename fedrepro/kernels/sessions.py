@@ -1,0 +1,115 @@
+"""Sessions: lanes kept between calls, and the streams on which work runs side by side."""
+
+import contextlib
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+
+from fedrepro.kernels.lanes import Form, Ground, Lane
+
+LANES = 16  # members side by side at most, unless the caller says otherwise
+SESSIONS = 4  # forms whose recordings are kept, the newest ones
+
+
+class StackMemoryError(RuntimeError):
+    """The device has no memory to train as many members side by side; the message tells how many fit."""
+
+
+class Session:
+    """The lanes of one form, which later calls of that form use again."""
+
+    def __init__(self, form: Form) -> None:
+        self.ground = Ground(form)
+        self.lanes: list[Lane] = []
+        self._cost = 0  # bytes that the first lane and its recordings took
+
+    def fit(self, size: int) -> int:
+        """Return how many lanes there is memory for, measured by recording a step of `size` images in one."""
+        if self.ground.form.device.type == "cpu":
+            return LANES
+        self.take([[size]])
+        # A fifth stays free for what else the caller does.
+        return len(self.lanes) + int(0.8 * _free(self.ground.form.device) / max(self._cost, 1))
+
+    def take(self, sizes: list[list[int]]) -> list[Lane]:
+        """Return one lane for each list of batch sizes, with steps of these sizes recorded.
+
+        Raises:
+            StackMemoryError: if the device's memory does not suffice.
+        """
+        device = self.ground.form.device
+        for place, wanted in enumerate(sizes):
+            try:
+                before = _free(device) if not self.lanes else 0
+                if place == len(self.lanes):
+                    self.lanes.append(Lane(self.ground, streams(device)[place % LANES]))
+                self.lanes[place].prepare(wanted)
+                if before:
+                    self._cost = before - _free(device)
+            except RuntimeError as error:
+                # Leaving a recording after the memory ran out may raise an error of its own.
+                if not any(isinstance(e, torch.OutOfMemoryError) for e in (error, error.__context__)):
+                    raise
+                advice = f"chunk={place} fits" if place else "not even one fits: use smaller batches"
+                raise StackMemoryError(
+                    f"{device} has no memory to train {len(sizes)} members side by side; {advice}"
+                ) from error
+        return self.lanes[: len(sizes)]
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
+
+
+@lru_cache(maxsize=SESSIONS)
+def session(form: Form) -> Session:
+    """Return the session of a form: an earlier call's, or a new one in place of the oldest."""
+    return Session(form)
+
+
+def forget() -> None:
+    """Free all recordings and the memory that they hold; the next call records anew."""
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # an error that brought us here is told by who forgets
+            torch.cuda.synchronize()  # recordings that still run must not be destroyed
+    session.cache_clear()
+
+
+@lru_cache
+def streams(device: torch.device) -> tuple[torch.cuda.Stream | None, ...]:
+    """Return the streams of a device, one per lane; None on the CPU, where all work is in order."""
+    return tuple(torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(LANES))
+
+
+def here(device: torch.device) -> contextlib.AbstractContextManager:
+    """Return a context in which a device is the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def fork(device: torch.device) -> Iterator[None]:
+    """Let the streams begin after the work queued so far, and let what comes later wait for them."""
+    side = [stream for stream in streams(device) if stream is not None]
+    for stream in side:
+        stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        yield
+    finally:
+        # Also after an error: memory that the streams still use must not be handed out again before.
+        for stream in side:
+            torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def share_out(steps: list[int], lanes: int) -> list[list[int]]:
+    """Return the members of each lane: longest training first, each to the lane that is free first."""
+    queues: list[list[int]] = [[] for _ in range(lanes)]
+    load = [0] * lanes
+    for member in sorted(range(len(steps)), key=lambda m: -steps[m]):
+        place = load.index(min(load))
+        queues[place].append(member)
+        load[place] += steps[member]
+    return queues

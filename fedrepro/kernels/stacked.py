@@ -1,0 +1,91 @@
+"""The stacked kernel: takes the fastest kernel that can run a network on a device; on the CPU that is `plain`."""
+
+import importlib
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedrepro.architecture import Architecture
+from fedrepro.data import Data
+from fedrepro.kernels import graph
+from fedrepro.kernels.plain import Trained
+from fedrepro.stack import Stack
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel that runs, "fused", "graph" or "plain", and the reason in one line."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the choice in one line."""
+        return f"{self.engine}: {self.why}"
+
+
+def fused() -> ModuleType | None:
+    """Return the fused kernel, or None where it cannot be imported (it needs Triton)."""
+    try:
+        importlib.import_module("triton")  # which the kernel itself may put off
+        return importlib.import_module("fedrepro.kernels.fused")
+    except ImportError:
+        return None
+
+
+def choose(architecture: Architecture, device: torch.device, precision: str) -> Choice:
+    """Return which kernel runs a network on a device in a precision, and why."""
+    if device.type != "cuda":
+        return Choice("plain", f"one model at a time is as fast as any on {device.type}")
+    module = fused()
+    against = "it needs Triton" if module is None else module.supports(architecture, device, precision)
+    if module is not None and not against:
+        return Choice("fused", "kernels of its own for this network, all members in one launch")
+    lacking = graph.supports(architecture, device, precision)
+    if not lacking:
+        return Choice("graph", f"recorded steps, members side by side; not fused: {against}")
+    return Choice("plain", f"one model at a time; not graph: {lacking}")
+
+
+def _engine(architecture: Architecture, device: torch.device, precision: str) -> ModuleType:
+    choice = choose(architecture, device, precision)
+    if choice.engine == "plain" and device.type == "cuda":
+        _say(architecture, choice.why)
+    return importlib.import_module(f"fedrepro.kernels.{choice.engine}")
+
+
+@lru_cache(maxsize=256)
+def _say(architecture: Architecture, why: str) -> None:
+    warnings.warn(f"{architecture.name} trains slowly: {why}", RuntimeWarning, stacklevel=4)
+
+
+def train(
+    architecture: Architecture, start: Stack, *arguments: Any, precision: str = "float32", **options: Any
+) -> Trained:
+    """Train every member of a stack on its own batches; see `kernels.plain.train`."""
+    engine = _engine(architecture, start.params.device, precision)
+    trained: Trained = engine.train(architecture, start, *arguments, precision=precision, **options)
+    return trained
+
+
+def predict(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", **options: Any
+) -> Tensor:
+    """Return logits [M, N, C] of every member; see `kernels.plain.predict`."""
+    engine = _engine(architecture, stack.params.device, precision)
+    logits: Tensor = engine.predict(architecture, stack, data, precision=precision, **options)
+    return logits
+
+
+def recalibrate(
+    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", **options: Any
+) -> Stack:
+    """Recompute the BatchNorm statistics of every member; see `kernels.plain.recalibrate`."""
+    engine = _engine(architecture, stack.params.device, precision)
+    fresh: Stack = engine.recalibrate(architecture, stack, data, precision=precision, **options)
+    return fresh
