@@ -29,14 +29,15 @@ RUN_COLUMNS = [
         "ensemble_accuracy",
         "average_accuracy",
     ),
-    *("teacher_accuracy", "rounds", "setting_key", "key", "scale", "precision", "device", "threads", "torch"),
-    *("commit", "date", "seconds", "split"),
+    *("teacher_accuracy", "rounds", "setting_key", "key", "scale", "precision", "engine", "device", "threads"),
+    *("torch", "commit", "date", "seconds", "split"),
 ]
 ROUND_COLUMNS = [
     *("row", "column", "seed", "round", "accuracy", "average_accuracy", "teacher_accuracy"),
     *("train_loss", "distill_loss", "seconds"),
 ]
 
+FIRST_ENGINE = "plain"  # the only one when records did not name it
 TEXT = dict.fromkeys(
     ("row", "column", "setting_key", "key", "commit", "split", "torch", "date"), str
 )  # never numbers
@@ -61,7 +62,7 @@ def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[st
     }
     row |= {name: last.get(name) for name in RUN_COLUMNS if name.endswith("accuracy") and name in last}
     row |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
-    return row
+    return row | {"engine": where.get("engine", FIRST_ENGINE)}
 
 
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -76,9 +77,12 @@ def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
         old = pd.read_csv(path, dtype=TEXT)
+        if "engine" in fresh and "engine" not in old:
+            old["engine"] = FIRST_ENGINE
+        old = old.reindex(columns=fresh.columns)
         runs = [name for name in by if name != "round"]
         old = old[~pd.MultiIndex.from_frame(old[runs]).isin(pd.MultiIndex.from_frame(fresh[runs]))]
-        fresh = pd.concat([old, fresh.reindex(columns=old.columns)], ignore_index=True) if len(old) else fresh
+        fresh = pd.concat([old, fresh], ignore_index=True) if len(old) else fresh
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
 
@@ -133,6 +137,7 @@ def write_values(
     }
     facts |= {"precision": setting.precision}
     facts |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
+    facts |= {"engine": where.get("engine", FIRST_ENGINE)}
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
     table = _merge(names[0], fresh, ["row", "column", "seed"])

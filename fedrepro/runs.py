@@ -1,6 +1,7 @@
 """Runs: play a setting's rounds, checkpointing each, until done, out of time, or failed."""
 
 import math
+import os
 import platform
 import subprocess
 import time
@@ -75,10 +76,13 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Return the checkout's commit, marked if the library itself differs from it."""
+    """Return the checkout's commit, marked if the library itself differs from it.
+
+    Where the library was copied without its history, FEDREPRO_COMMIT may name the commit.
+    """
     root = Path(fedrepro.__file__).parents[1]
     if not (root / ".git").exists():
-        return "unknown"
+        return os.environ.get("FEDREPRO_COMMIT", "unknown")
 
     def ask(*words: str) -> str:
         command = ["git", "-C", str(root), *words]
@@ -168,7 +172,7 @@ def _play(
     if saved is not None:
         state, rows = saved.state, saved.rows
         tick(state.round)
-    where = provenance(device)
+    where = provenance(device) | {"engine": federation.engine}
     while state.round < run.setting.rounds:
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and time.monotonic() + longest > deadline:

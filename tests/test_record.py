@@ -58,7 +58,7 @@ def test_one_line_per_run_and_per_round(tmp_path: Path) -> None:
         **{"row": "Step/FedAvg", "column": "ConvNet", "seed": 0, "result": 51.0, "accuracy": 51.0},
         **{"best_accuracy": 99.0, "ensemble_accuracy": 60.0, "average_accuracy": 33.3333, "rounds": 2},
         **{"teacher_accuracy": pytest.approx(float("nan"), nan_ok=True), "setting_key": CELLS[0].setting.key},
-        **{"key": "000000000000", "scale": "smoke", "precision": "float32", "seconds": 4.0},
+        **{"key": "000000000000", "scale": "smoke", "precision": "float32", "engine": "plain", "seconds": 4.0},
         **{"device": "cpu: a processor, of 2 cores", "threads": 2, "torch": "2.14", "commit": "0123456789"},
         **{"date": "2026-01-31", "split": "0123456789ab"},
     }
@@ -166,6 +166,19 @@ def test_names_that_look_like_numbers_stay_names(name: str, tmp_path: Path) -> N
     line = record.read(tmp_path, ITEM, "smoke").loc[0]
     assert [line[column] for column in ("setting_key", "key", "split", "commit")] == [name] * 4
     assert list(json.loads((tmp_path / ITEM / "smoke_settings.json").read_text())) == [name]
+
+
+def test_records_from_before_engines_were_named_are_the_plain_kernels(tmp_path: Path) -> None:
+    cell, key, made = run(seed=1)
+    (path, *_) = record.write(tmp_path, ITEM, "smoke", [run()])
+    old = record.read(tmp_path, ITEM, "smoke").drop(columns="engine")
+    old.to_csv(path, index=False)
+    made["provenance"] = WHERE | {"engine": "fused"}
+    record.write(tmp_path, ITEM, "smoke", [(cell, key, made)])
+    table = record.read(tmp_path, ITEM, "smoke")
+    assert list(table.columns) == record.RUN_COLUMNS
+    assert list(table["engine"]) == ["plain", "fused"]
+    assert list(table["result"]) == [51.0, 51.0]
 
 
 def test_a_full_disk_keeps_the_earlier_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -482,13 +482,23 @@ def test_the_record_tells_the_run(store: Store) -> None:
     assert record["best_accuracy"] == max(first["accuracy"], last["accuracy"])
     assert record["seconds"] == first["seconds"] + last["seconds"]
     where = record["provenance"]
-    assert set(where) == {*("device", "threads", "torch", "python", "fedrepro", "commit", "date")}
+    assert set(where) == {*("device", "threads", "torch", "python", "fedrepro", "commit", "date", "engine")}
+    assert where["engine"] == "plain"
     assert where["device"].startswith("cpu: ")
     assert where["torch"] == torch.__version__
     described = json.loads((store.root / outcome.key / "setting.json").read_text())
     assert described == run.setting.asdict() | {"seed": 2}
     strict = json.loads((store.root / outcome.key / "record.json").read_text(), parse_constant=pytest.fail)
     assert strict == record
+
+
+def test_a_library_copied_without_its_history_can_name_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fedrepro, "__file__", str(tmp_path / "fedrepro" / "__init__.py"))
+    assert runs.provenance("cpu")["commit"] == "unknown"
+    monkeypatch.setenv("FEDREPRO_COMMIT", "0123456789")
+    assert runs.provenance("cpu")["commit"] == "0123456789"
 
 
 def test_a_student_stands_for_itself(store: Store) -> None:
