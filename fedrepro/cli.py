@@ -1,4 +1,4 @@
-"""The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`."""
+"""The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`, `bench`."""
 
 import argparse
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fedrepro
-from fedrepro import papers, paths, record
+from fedrepro import bench, papers, paths, record
 from fedrepro.papers import SCALES, Cell, Item
 from fedrepro.runs import Outcome, Run, choose_device, play_all
 from fedrepro.store import Store, StoreError
@@ -89,6 +89,9 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "--timeout", type=budget_seconds, default=3600.0, metavar="1h", help="limit per notebook"
     )
+    text = "Measure images/s of training, prediction and distillation, beside what the machine could do."
+    measure = add("bench", text, "fedrepro bench --device cpu --model resnet20 --json")
+    bench.add_options(measure, whole=_positive, seconds=budget_seconds)
     add("report", "Write the report from the records and show where it is.", "fedrepro report").add_argument(
         "--record", action="store_true", help="write figures/report.md and .html of the repository"
     )
@@ -288,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "report": _report,
         "list": lambda _: _list(),
         "data": _data,
+        "bench": bench.command,
     }
     try:
         return commands[options.command](options)

@@ -22,7 +22,7 @@ FEDBE = papers.load("fedbe")
 TABLE = "fedbe/table1_methods"
 # Two cells of one run (the toy has its own partition), another run, and one that cannot be played.
 GOOD, BAD = ["--only", "ConvNet,FedAvg"], ["--only", "ConvNet,Step,FedAvg,FedBE"]
-COMMANDS = ["", "run", "reproduce", "report", "list", "data", "data prepare", "data list"]
+COMMANDS = ["", "run", "reproduce", "report", "list", "bench", "data", "data prepare", "data list"]
 
 
 @dataclasses.dataclass
