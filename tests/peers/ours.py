@@ -1,0 +1,17 @@
+"""This library: the stacked kernel, which takes the fastest engine for the device."""
+
+from peer_common import Work, main
+
+import fedrepro
+from fedrepro.kernels import kernel
+
+
+def prepare(work: Work):
+    round, model = work.federated("stacked", work.options.precision)
+    choose = getattr(kernel("stacked"), "choose", None)
+    engine = choose(work.architecture, work.data.images.device, work.options.precision).engine if choose else ""
+    return round, lambda: model().params[0], {"fedrepro": fedrepro.__version__, "engine": engine}
+
+
+if __name__ == "__main__":
+    main("ours", prepare)
