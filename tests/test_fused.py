@@ -14,6 +14,7 @@ import torch
 from fedrepro import models
 from fedrepro.architecture import Architecture
 from fedrepro.kernels import kernel, plain
+from fedrepro.kernels.sessions import StackMemoryError
 from fedrepro.optim import Sgd
 from fedrepro.plan import Augment, batch_plan
 from fedrepro.stack import concatenate
@@ -21,7 +22,7 @@ from fedrepro.stack import concatenate
 pytest.importorskip("triton", reason="the fused kernel needs Triton")
 
 from fedrepro.kernels import fused
-from fedrepro.kernels.fused.plan import ALIGN, Tile, network, why_not
+from fedrepro.kernels.fused.plan import ALIGN, Tile, bytes_of_an_image, network, why_not
 
 
 class TestNetwork:
@@ -95,6 +96,61 @@ def test_tiles_shrink_until_all_processors_have_work() -> None:
     assert tile.fitted(40 * 1024, 10).pixels == 256  # 1,600 programs
     assert tile.fitted(128 * 64, 1).pixels == 64  # 32 programs of 256 pixels, 128 of 64
     assert tile.fitted(100 * 256, 1).pixels == 128  # 100 programs, then 200
+
+
+class TestMemory:
+    def test_an_image_takes_its_outputs_their_gradients_and_the_residual_stream(self) -> None:
+        net = network(Architecture("resnet8", 10))
+        values = 3 * 16 * 32 * 32 + 2 * 32 * 16 * 16 + 2 * 64 * 8 * 8  # stem, then three blocks of two
+        assert bytes_of_an_image(net, 32, 32, 2) == 4 * values * 2
+
+    def test_members_that_do_not_fit_are_trained_in_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        architecture, data = Architecture("resnet8", 3), tiny.images(10)
+        start = concatenate([architecture.start(seed) for seed in range(5)])
+        plan = batch_plan(
+            [torch.arange(member + 1, member + 5) for member in range(5)],
+            [tiny.seeded(seed) for seed in range(5)],
+            epochs=[1] * 5,
+            batch_size=2,
+            augment=Augment(pad=1, flip=True),
+        )
+        velocity = torch.rand(start.params.shape)
+        seen: list[int] = []
+
+        def fake(net: Any, start: Any, data: Any, targets: Any, plan: Any, sgd: Any, *rest: Any) -> plain.Trained:
+            seen.append(len(start))
+            assert len(plan.index) == len(plan.mask) == len(plan.shift) == len(plan.flip) == len(start)
+            assert torch.equal(plan.mask.any(2), torch.ones(len(start), 2).bool())
+            if not start.params[-1].isfinite().all():
+                raise plain.NonFiniteLossError(len(start) - 1)
+            return plain.Trained(start, start, rest[2], plan.index[:, 0, 0].float())
+
+        monkeypatch.setattr(fused, "_train", fake)
+        monkeypatch.setattr(fused, "_width", lambda *_: 2)
+        sgd = Sgd(lr=torch.tensor([0.1, 0.1], dtype=torch.float64), momentum=0.9, weight_decay=0.0)
+        done = fused.train(architecture, start, data, data.labels, plan, sgd, velocity=velocity)
+        assert seen == [2, 2, 1]
+        assert tiny.same(done.stack, start)
+        assert torch.equal(done.velocity, velocity)
+        assert torch.equal(done.loss, plan.index[:, 0, 0].float())
+        start.params[3, 0] = float("nan")
+        with pytest.raises(plain.NonFiniteLossError, match="member 3"):
+            fused.train(architecture, start, data, data.labels, plan, sgd)
+        monkeypatch.setattr(fused, "_width", lambda *_: 0)
+        with pytest.raises(StackMemoryError, match="no memory to train one resnet8 on batches of 2 images"):
+            fused.train(architecture, start, data, data.labels, plan, sgd)
+
+
+def test_kernels_compile_for_an_h100_on_any_machine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrepro.kernels.fused.tune", "--compile", "11/60"],
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.rglob("*.cubin"))) >= 2
 
 
 @pytest.fixture(scope="module")

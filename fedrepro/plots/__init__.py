@@ -5,6 +5,7 @@ The only package of the library that imports matplotlib and seaborn (`pip instal
 
 from fedrepro.plots.curves import rounds, seeds
 from fedrepro.plots.federation import partition
+from fedrepro.plots.performance import bars
 from fedrepro.plots.save import save
 from fedrepro.plots.style import LOOKS, Look, Picture, look, style
 from fedrepro.plots.tables import alpha_sweep, methods
@@ -15,6 +16,7 @@ __all__ = [
     "Look",
     "Picture",
     "alpha_sweep",
+    "bars",
     "confidence",
     "look",
     "methods",

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fedrepro.architecture import Architecture
 from fedrepro.data import Data
-from fedrepro.kernels.fused.plan import network, why_not
-from fedrepro.kernels.fused.session import Session, Size
+from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why_not
+from fedrepro.kernels.fused.session import COMPUTE, Session, Size
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
+from fedrepro.kernels.sessions import StackMemoryError
 from fedrepro.optim import Sgd
 from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack
+from fedrepro.stack import Stack, concatenate
 
 IMAGES = 8192  # images of all members in flight when predicting
 KEPT = 4  # recorded sessions that are kept for the next round
@@ -52,7 +53,12 @@ def _session(key: tuple, make: Callable[[], _Kept]) -> _Kept:
         return _sessions[key]
     while len(_sessions) >= KEPT:
         _sessions.popitem(last=False)
-    _sessions[key] = make()
+    try:
+        _sessions[key] = make()
+    except torch.OutOfMemoryError:  # earlier rounds' recordings give way
+        _sessions.clear()
+        torch.cuda.empty_cache()
+        _sessions[key] = make()
     return _sessions[key]
 
 
@@ -86,14 +92,70 @@ def train(
     velocity: Tensor | None = None,
     loss_scale: float = 1.0,
 ) -> Trained:
-    """Train every member of a stack on its own batches, all members at once; see `plain.train`."""
-    net = network(architecture)
+    """Train every member of a stack on its own batches, as many at once as memory holds; see `plain.train`.
+
+    Raises:
+        NonFiniteLossError: as `plain.train`.
+        StackMemoryError: if not even one member fits.
+    """
+    net, members = network(architecture), len(start)
+    width = _width(net, plan.index.shape[2], data, precision)
+    if width < 1:
+        raise StackMemoryError(
+            f"{data.images.device} has no memory to train one {architecture.name} on batches of "
+            f"{plan.index.shape[2]} images: use smaller batches"
+        )
+    done: list[Trained] = []
+    for first in range(0, members, width):
+        part = slice(first, first + width)
+        own = BatchPlan(plan.index[part], plan.mask[part], plan.shift[part], plan.flip[part], plan.pad)
+        speed = velocity[part] if velocity is not None else None
+        try:
+            done.append(
+                _train(net, start.take(part), data, targets, own, sgd, precision, collect, speed, loss_scale)
+            )
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(first + error.member) from None
+    return Trained(
+        concatenate([d.stack for d in done]),
+        concatenate([d.average for d in done]),
+        torch.cat([d.velocity for d in done]),
+        torch.cat([d.loss for d in done]),
+    )
+
+
+def _width(net: Network, batch: int, data: Data, precision: str) -> int:
+    """Return how many members' activations and gradients fit into three fifths of the free memory."""
+    device = data.images.device
+    if device.type != "cuda":
+        return 1 << 30
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    kept = sum(k.session.bytes for k in _sessions.values())  # of this and of other forms: they can give way
+    room = 0.6 * (torch.cuda.mem_get_info(device)[0] + unused + kept)
+    height, width = data.images.shape[1:3]
+    return int(room / (batch * bytes_of_an_image(net, height, width, COMPUTE[precision].itemsize)))
+
+
+def _train(
+    net: Network,
+    start: Stack,
+    data: Data,
+    targets: Tensor,
+    plan: BatchPlan,
+    sgd: Sgd,
+    precision: str,
+    collect: Tensor | None,
+    velocity: Tensor | None,
+    loss_scale: float,
+) -> Trained:
+    """Train members that fit side by side."""
     members, steps, batch = plan.index.shape
     device = start.params.device
     augment = bool(plan.pad or plan.flip.any())
     height, width = data.images.shape[1:3]
-    size = Size(members, steps, batch, height, width)
-    key: tuple = ("train", architecture, size, data.images.data_ptr(), len(data), plan.pad, augment, precision)
+    # Room for a power of two of steps, so that rounds of somewhat different length share a recording.
+    size = Size(members, max(8, 1 << (steps - 1).bit_length()), batch, height, width)
+    key: tuple = (net.name, size, data.images.data_ptr(), len(data), plan.pad, augment, precision)
     key = (*key, data.mean, data.std, sgd.momentum, loss_scale, device)
 
     def make() -> _Kept:
@@ -114,11 +176,11 @@ def train(
     kept = _session(key, make)
     session, run = kept.session, kept.run
     counts = plan.mask.sum(2, dtype=torch.int32)
-    session.index.copy_(plan.index)
-    session.shift.copy_(plan.shift)
-    session.flip.copy_(plan.flip)
-    session.counts.copy_(counts)
-    session.rates.copy_(sgd.lr)
+    session.index[:, :steps].copy_(plan.index)
+    session.shift[:, :steps].copy_(plan.shift)
+    session.flip[:, :steps].copy_(plan.flip)
+    session.counts[:, :steps].copy_(counts)
+    session.rates[:steps].copy_(sgd.lr)
     session.stat_rates.fill_(net.momentum)
     session.decay.copy_(net.decays * sgd.weight_decay)
     if targets.ndim == 1:
@@ -216,5 +278,4 @@ def recalibrate(
         fresh = _unload(session, part, torch.zeros(len(part)))
         counters = torch.full_like(part.counters, steps)
         done.append(Stack(part.layout, part.params, fresh.buffers, counters))
-    parts = [torch.cat([getattr(s, name) for s in done]) for name in ("params", "buffers", "counters")]
-    return Stack(stack.layout, *parts)
+    return concatenate(done)

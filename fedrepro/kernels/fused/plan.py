@@ -46,11 +46,13 @@ class Conv:
 class Network:
     """A ResNet with BatchNorm and option-A shortcuts, as the fused kernels see it.
 
+    name: of the architecture with all its options.
     pack [P]: for each packed place the parameter there, or the number of parameters where a gap is; unpack: for
     each parameter its packed place; decays [P]: 1 where weight decay acts; buffers [2 Q]: for each statistic
     (all means, then all variances) its place among the stack's buffers.
     """
 
+    name: str
     stem: Conv
     blocks: tuple[tuple[Conv, Conv], ...]
     weight: int
@@ -78,6 +80,12 @@ class Network:
     def norms(self) -> list[Norm]:
         """All norms in the order of their channels."""
         return [self.stem.norm] + [conv.norm for block in self.blocks for conv in block]
+
+
+def bytes_of_an_image(net: Network, height: int, width: int, itemsize: int) -> int:
+    """Return the memory that one image in flight takes for training: outputs, two gradients each, block ends."""
+    values = sum(n.channels * (height // n.shrink) * (width // n.shrink) for n in net.norms)
+    return 4 * values * itemsize
 
 
 def _round_up(size: int) -> int:
@@ -157,6 +165,7 @@ def network(architecture: Architecture) -> Network:
     norm = module.norm
     assert isinstance(norm, nn.BatchNorm2d)
     return Network(
+        repr(architecture),
         stem,
         tuple(blocks),
         offsets["output.weight"],

@@ -117,6 +117,13 @@ class Session:
         self.side: torch.cuda.Stream | None = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.graph: torch.cuda.CUDAGraph | None = None
 
+    @property
+    def bytes(self) -> int:
+        """Memory that the session holds, its share of a recording not counted."""
+        held = [x for v in vars(self).values() for x in (v if isinstance(v, list) else [v])]
+        held += self.middles.values()
+        return sum(x.nbytes for x in held if isinstance(x, Tensor) and x is not self.images)
+
     # -- pieces of a step ------------------------------------------------------------------------------------
 
     def _row(self, flat: Tensor, offset: int) -> Tensor:

@@ -1,0 +1,52 @@
+"""Pictures of speed: what was measured, as bars."""
+
+import pandas as pd
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from fedrepro.plots.frames import ordered, require
+from fedrepro.plots.style import INK, PAPER, SIX, Picture, drawn, heading, note
+
+
+@drawn
+def bars(frame: pd.DataFrame, *, title: str = "", unit: str, remark: str = "") -> Picture:
+    """Draw measurements as horizontal bars, the largest first, a panel for each group.
+
+    Args:
+        frame: columns label, value; with a column group a panel for each, with columns min and max a line from
+            the smallest repeat to the largest, with a column ours (bool) those bars in colour.
+        title: above the figure.
+        unit: of the values, below the axis.
+        remark: a small line under the figure, such as the device.
+
+    Raises:
+        ValueError: a column is missing, or no value is there.
+    """
+    frame = require(frame, ("label", "value"), "bars").dropna(subset=["value"])
+    frame = require(frame, ("label", "value"), "bars, without empty values,")
+    for column, default in (("group", ""), ("ours", True), ("min", float("nan")), ("max", float("nan"))):
+        frame[column] = frame[column] if column in frame.columns else default
+    groups = ordered(frame["group"])
+    most = int(frame.groupby("group").size().max())
+    figure = Picture(figsize=(3.9 if len(groups) == 1 else 7.2, 0.9 + 0.26 * most))
+    axes = figure.subplots(1, len(groups), squeeze=False)[0]
+    for place, group in zip(axes, groups):
+        part = frame[frame["group"] == group].sort_values("value", kind="stable")
+        colours = [SIX[0] if own else PAPER for own in part["ours"].astype(bool)]
+        place.barh(range(len(part)), part["value"], height=0.68, color=colours)
+        top = float(part[["value", "max"]].max().max())
+        for row, line in enumerate(part.itertuples()):
+            if pd.notna(line.min) and pd.notna(line.max):
+                place.plot([line.min, line.max], [row, row], color=INK, linewidth=0.9, solid_capstyle="butt")
+            end = max(float(line.value), float(line.max) if pd.notna(line.max) else 0.0)
+            place.text(end + 0.015 * top, row, f"{line.value:,.4g}" if line.value < 1000 else f"{line.value:,.0f}",
+                       va="center", fontsize=7.5, color=INK)  # fmt: skip
+        place.set_yticks(range(len(part)), part["label"])
+        place.set_xlim(0, 1.2 * top)
+        place.set_xlabel(unit)
+        place.xaxis.set_major_locator(MaxNLocator(4))
+        place.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        place.set_title(str(group))
+        place.grid(visible=False, axis="y")
+    heading(figure, title)
+    note(figure, [], *([remark] if remark else []))
+    return figure
