@@ -86,9 +86,16 @@ class Federation:
 
     @contextlib.contextmanager
     def _numerics(self) -> Iterator[None]:
-        """Let float32 mean float32 on CUDA: cuDNN would silently round convolutions to TF32."""
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
+        """Let float32 mean float32 on CUDA: convolutions and products would silently be rounded to TF32."""
+        cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with cudnn.flags(
+                enabled=True, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
+            ):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(products)
 
     def predict(self, stack: Stack, data: Data) -> Tensor:
         """Return logits [M, N, C] of every member of a stack; see `kernels.plain.predict`."""

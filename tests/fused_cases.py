@@ -66,6 +66,16 @@ def main() -> None:
         a, b = (call(k)(architecture, two.stack, data, precision="float64", batch_size=6) for k in (fused, plain))
         found[name] = between(a, b) if name == "recalibrate" else distance(a, b)
     one_step = BatchPlan(plan.index[:, :1], plan.mask[:, :1], plan.shift[:, :1], plan.flip[:, :1], plan.pad)
+    # Statistics that were broken before must not matter, and broken weights must show.
+    broken = tiny.copied(two.stack)
+    broken.buffers.fill_(float("inf"))
+    fresh = fused.recalibrate(architecture, broken, data, precision="float64", batch_size=10)
+    found["recalibrated"] = bool(fresh.buffers.isfinite().all())
+    broken.buffers.fill_(1.0)
+    broken.params[1, 0] = float("nan")
+    logits = fused.predict(architecture, broken, data, precision="float64", batch_size=10)
+    found["nan"] = logits.isnan().any(2).any(1).tolist()
+    found["nothing"] = list(fused.predict(architecture, broken, data.subset(torch.arange(0))).shape)
     first = Sgd(lr=torch.tensor([float("inf")], dtype=torch.float64), momentum=0.0, weight_decay=0.0)
     try:
         fused.train(architecture, start, data, data.labels, one_step, first, precision="float64")

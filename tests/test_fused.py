@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 
 from fedrepro import models
 from fedrepro.architecture import Architecture
-from fedrepro.kernels import kernel, plain
+from fedrepro.kernels import graph, kernel, plain, stacked
 from fedrepro.kernels.sessions import StackMemoryError
 from fedrepro.optim import Sgd
 from fedrepro.plan import Augment, batch_plan
@@ -98,7 +100,44 @@ def test_tiles_shrink_until_all_processors_have_work() -> None:
     assert tile.fitted(100 * 256, 1).pixels == 128  # 100 programs, then 200
 
 
+def test_wide_values_are_not_pipelined() -> None:
+    assert Tile(256, stages=3).narrowed(2).stages == 3
+    assert Tile(256, stages=3).narrowed(4).stages == 1
+
+
+class TestImages:
+    def test_images_that_do_not_halve_twice_go_to_another_kernel(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        even, odd = tiny.images(2, height=8, width=12), tiny.images(2, height=10, width=8)
+        assert fused.takes(even)
+        assert not fused.takes(odd)
+        assert not fused.takes(tiny.points(3))
+        sideways = replace(even, images=even.images.transpose(1, 2))
+        assert not fused.takes(sideways)
+        monkeypatch.setattr(stacked, "choose", lambda *_: stacked.Choice("fused", "as on a GPU"))
+        cuda, architecture = torch.device("cuda"), Architecture("resnet8", 3)
+        assert stacked._engine(architecture, cuda, "bfloat16", even) is fused
+        assert stacked._engine(architecture, cuda, "bfloat16", odd) is graph
+
+    def test_a_session_refuses_them(self) -> None:
+        architecture = Architecture("resnet8", 3)
+        with pytest.raises(ValueError, match="multiples of 4 pixels, got 10 x 8"):
+            fused.predict(architecture, architecture.start(0), tiny.images(2, height=10, width=8))
+
+
 class TestMemory:
+    def test_a_second_try_has_the_memory_of_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fused, "_sessions", OrderedDict({("old",): object()}))
+        tries: list[int] = []
+
+        def make() -> str:
+            tries.append(len(fused._sessions))
+            if len(tries) == 1:
+                raise torch.OutOfMemoryError("full")
+            return "made"
+
+        assert fused._roomy(make) == "made"
+        assert tries == [1, 0]
+
     def test_an_image_takes_its_outputs_their_gradients_and_the_residual_stream(self) -> None:
         net = network(Architecture("resnet8", 10))
         values = 3 * 16 * 32 * 32 + 2 * 32 * 16 * 16 + 2 * 64 * 8 * 8  # stem, then three blocks of two
@@ -183,6 +222,13 @@ class TestArithmetic:
     def test_recalibration_agrees(self, found: dict[str, Any]) -> None:
         assert found["recalibrate"]["params"] == 0
         assert found["recalibrate"]["buffers"] < 1e-9
+
+    def test_broken_models_show(self, found: dict[str, Any]) -> None:
+        assert found["nan"] == [False, True]
+        assert found["recalibrated"]
+
+    def test_no_images_give_no_predictions(self, found: dict[str, Any]) -> None:
+        assert found["nothing"] == [2, 0, 3]
 
     def test_divergence_is_seen(self, found: dict[str, Any]) -> None:
         assert found["diverged"] == 0

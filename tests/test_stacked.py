@@ -444,10 +444,10 @@ class TestStacked:
         monkeypatch.setattr(graph, "supports", lambda *_: "Dropout draws random numbers at every step")
         stacked._say.cache_clear()
         with pytest.warns(RuntimeWarning, match="resnet8 trains slowly: .*not graph: Dropout"):
-            assert stacked._engine(self.architecture, CUDA, "float32") is plain
+            assert stacked._engine(self.architecture, CUDA, "float32", tiny.images(4)) is plain
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert stacked._engine(self.architecture, CUDA, "float32") is plain
+            assert stacked._engine(self.architecture, CUDA, "float32", tiny.images(4)) is plain
 
     def test_on_the_cpu_it_is_plain_to_the_bit(self) -> None:
         data, models = tiny.images(9), start(self.architecture, 2)

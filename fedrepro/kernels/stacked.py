@@ -52,8 +52,11 @@ def choose(architecture: Architecture, device: torch.device, precision: str) -> 
     return Choice("plain", f"one model at a time; not graph: {lacking}")
 
 
-def _engine(architecture: Architecture, device: torch.device, precision: str) -> ModuleType:
+def _engine(architecture: Architecture, device: torch.device, precision: str, data: Data) -> ModuleType:
     choice = choose(architecture, device, precision)
+    if choice.engine == "fused":
+        module = importlib.import_module("fedrepro.kernels.fused")
+        return module if module.takes(data) else graph
     if choice.engine == "plain" and device.type == "cuda":
         _say(architecture, choice.why)
     return importlib.import_module(f"fedrepro.kernels.{choice.engine}")
@@ -65,11 +68,16 @@ def _say(architecture: Architecture, why: str) -> None:
 
 
 def train(
-    architecture: Architecture, start: Stack, *arguments: Any, precision: str = "float32", **options: Any
+    architecture: Architecture,
+    start: Stack,
+    data: Data,
+    *arguments: Any,
+    precision: str = "float32",
+    **options: Any,
 ) -> Trained:
     """Train every member of a stack on its own batches; see `kernels.plain.train`."""
-    engine = _engine(architecture, start.params.device, precision)
-    trained: Trained = engine.train(architecture, start, *arguments, precision=precision, **options)
+    engine = _engine(architecture, start.params.device, precision, data)
+    trained: Trained = engine.train(architecture, start, data, *arguments, precision=precision, **options)
     return trained
 
 
@@ -77,7 +85,7 @@ def predict(
     architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", **options: Any
 ) -> Tensor:
     """Return logits [M, N, C] of every member; see `kernels.plain.predict`."""
-    engine = _engine(architecture, stack.params.device, precision)
+    engine = _engine(architecture, stack.params.device, precision, data)
     logits: Tensor = engine.predict(architecture, stack, data, precision=precision, **options)
     return logits
 
@@ -86,6 +94,6 @@ def recalibrate(
     architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", **options: Any
 ) -> Stack:
     """Recompute the BatchNorm statistics of every member; see `kernels.plain.recalibrate`."""
-    engine = _engine(architecture, stack.params.device, precision)
+    engine = _engine(architecture, stack.params.device, precision, data)
     fresh: Stack = engine.recalibrate(architecture, stack, data, precision=precision, **options)
     return fresh

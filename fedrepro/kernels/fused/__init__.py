@@ -6,10 +6,13 @@ in no fixed order, so two runs differ in the last bits.
 Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
 """
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +27,7 @@ from fedrepro.optim import Sgd
 from fedrepro.plan import BatchPlan
 from fedrepro.stack import Stack, concatenate
 
+Made = TypeVar("Made")
 IMAGES = 8192  # images of all members in flight when predicting
 KEPT = 4  # recorded sessions that are kept for the next round
 
@@ -34,7 +38,15 @@ def supports(architecture: Architecture, device: torch.device, precision: str) -
         return "needs a CUDA device"
     if device.type == "cuda" and precision == "float64":
         return "float64 is not fused"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
+        return "needs a GPU of compute capability 8.0 or higher"
     return why_not(architecture)
+
+
+def takes(data: Data) -> bool:
+    """Return whether the kernels can read a data set: images whose sides halve twice without a rest."""
+    images = data.images
+    return images.ndim == 4 and images.is_contiguous() and images.shape[1] % 4 == images.shape[2] % 4 == 0
 
 
 @dataclass
@@ -53,13 +65,18 @@ def _session(key: tuple, make: Callable[[], _Kept]) -> _Kept:
         return _sessions[key]
     while len(_sessions) >= KEPT:
         _sessions.popitem(last=False)
-    try:
-        _sessions[key] = make()
-    except torch.OutOfMemoryError:  # earlier rounds' recordings give way
-        _sessions.clear()
-        torch.cuda.empty_cache()
-        _sessions[key] = make()
+    _sessions[key] = _roomy(make)
     return _sessions[key]
+
+
+def _roomy(make: Callable[[], Made]) -> Made:
+    """Make something; if memory runs out, once more without the recordings of earlier rounds."""
+    # Not inside `except`: the error holds on to what was made before memory ran out.
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return make()
+    _sessions.clear()
+    torch.cuda.empty_cache()
+    return make()
 
 
 def _load(session: Session, stack: Stack) -> None:
@@ -177,7 +194,7 @@ def _train(
     session, run = kept.session, kept.run
     counts = plan.mask.sum(2, dtype=torch.int32)
     session.index[:, :steps].copy_(plan.index)
-    session.shift[:, :steps].copy_(plan.shift)
+    session.shift[:, :steps].copy_(plan.shift if plan.pad else torch.zeros_like(plan.shift))
     session.flip[:, :steps].copy_(plan.flip)
     session.counts[:, :steps].copy_(counts)
     session.rates[:steps].copy_(sgd.lr)
@@ -236,13 +253,13 @@ def predict(
     net = network(architecture)
     height, width = data.images.shape[1:3]
     out = stack.params.new_empty(len(stack), len(data), architecture.classes)
+    if not len(data):
+        return out
     batch = min(len(data), max(batch_size, IMAGES // max(len(stack), 1) // 2))
     done = 0
     for part in _chunks(stack, batch):
         size = Size(len(part), -(-len(data) // batch), batch, height, width)
-        session = Session(
-            net, size, data.images, data.mean, data.std, pad=None, precision=precision, training=False
-        )
+        session = _roomy(partial(_reading, net, size, data, precision))
         _load(session, part)
         _batches(session, len(data))
         for first in range(0, len(data), batch):
@@ -250,7 +267,13 @@ def predict(
             last = min(first + batch, len(data))
             out[done : done + len(part), first:last] = session.logits[:, : last - first]
         done += len(part)
+        del session  # before the next one takes as much
     return out
+
+
+def _reading(net: Network, size: Size, data: Data, precision: str) -> Session:
+    """Return a session that only reads images."""
+    return Session(net, size, data.images, data.mean, data.std, pad=None, precision=precision, training=False)
 
 
 @torch.no_grad()
@@ -267,10 +290,9 @@ def recalibrate(
     for part in _chunks(stack, batch):
         steps = -(-len(data) // batch)
         size = Size(len(part), steps, batch, height, width)
-        session = Session(
-            net, size, data.images, data.mean, data.std, pad=None, precision=precision, training=False
-        )
+        session = _roomy(partial(_reading, net, size, data, precision))
         _load(session, part)
+        session.stats.zero_()
         _batches(session, len(data))
         session.stat_rates.copy_(1 / torch.arange(1, steps + 1, dtype=torch.float64))
         for _ in range(steps):
@@ -278,4 +300,5 @@ def recalibrate(
         fresh = _unload(session, part, torch.zeros(len(part)))
         counters = torch.full_like(part.counters, steps)
         done.append(Stack(part.layout, part.params, fresh.buffers, counters))
+        del session
     return concatenate(done)

@@ -27,7 +27,7 @@ def _affine(stats, gamma, beta, c, s, P, Q, size, EVAL: tl.constexpr, EPS: tl.co
     var = tl.load(stats + s * 2 * Q + Q + c)
     if not EVAL:
         mean = mean / size
-        var = tl.maximum(var / size - mean * mean, 0.0)
+        var = tl.maximum(var / size - mean * mean, 0.0, propagate_nan=tl.PropagateNan.ALL)
     inverse = 1.0 / tl.sqrt(var + EPS)
     scale = tl.load(gamma + s * P + c) * inverse
     shift = tl.load(beta + s * P + c) - mean * scale
@@ -104,7 +104,9 @@ def conv(
             part = tl.load(x + pixel[:, None] * XC + ci[None, :], mask=inside, other=0.0)
             if NORM:
                 v = part.to(ACC) * scale[None, :] + shift[None, :]
-                part = tl.where(inside, tl.maximum(v, 0.0), 0.0).to(x.dtype.element_ty)
+                part = tl.where(inside, tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0).to(
+                    x.dtype.element_ty
+                )
             weight = tl.load(w + s * P + (tap * CIN + ci)[:, None] * COUT + co[None, :])
             acc = tl.dot(part, weight, acc, input_precision=DOT, out_dtype=ACC)
     else:
@@ -122,7 +124,9 @@ def conv(
             part = tl.load(x + pixel * XC + ci[None, :], mask=inside, other=0.0)
             if NORM:
                 v = part.to(ACC) * scale[None, :] + shift[None, :]
-                part = tl.where(inside, tl.maximum(v, 0.0), 0.0).to(x.dtype.element_ty)
+                part = tl.where(inside, tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0).to(
+                    x.dtype.element_ty
+                )
             weight = tl.load(w + s * P + k[:, None] * COUT + co[None, :], mask=(k < 9 * CIN)[:, None], other=0.0)
             acc = tl.dot(part, weight, acc, input_precision=DOT, out_dtype=ACC)
     rounded = acc.to(y.dtype.element_ty)
@@ -158,7 +162,7 @@ def join(
         old = (c >= C // 4) & (c < C // 4 + C // 2)
         source = x + pixel[:, None] * (C // 2) + (c - C // 4)[None, :]
         v += tl.load(source, mask=valid & old[None, :], other=0.0).to(ACC)
-    tl.store(z + here, tl.maximum(v, 0.0).to(z.dtype.element_ty), mask=valid)
+    tl.store(z + here, tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL).to(z.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -380,7 +384,9 @@ def conv_grad(
         part = tl.load(x + ((b[None, :] * H + ih) * W + iw) * XC + ci[:, None], mask=inside, other=0.0)
         if NORM:
             v = part.to(ACC) * scale[:, None] + shift[:, None]
-            part = tl.where(inside, tl.maximum(v, 0.0), 0.0).to(x.dtype.element_ty)
+            part = tl.where(inside, tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL), 0.0).to(
+                x.dtype.element_ty
+            )
         d = tl.load(dy + p[:, None] * COUT + co[None, :], mask=valid[:, None], other=0.0)
         acc = tl.dot(part, d, acc, input_precision=DOT, out_dtype=ACC)
     target = dw + s * P + k[:, None] * COUT + co[None, :]
@@ -419,7 +425,9 @@ def running(
     size = (tl.load(area + q, mask=real, other=1) * tl.maximum(count, 1)).to(ACC)
     here = s * 2 * Q + q
     mean = tl.load(sums + here, mask=real, other=0.0) / size
-    var = tl.maximum(tl.load(sums + here + Q, mask=real, other=0.0) / size - mean * mean, 0.0)
+    var = tl.maximum(
+        tl.load(sums + here + Q, mask=real, other=0.0) / size - mean * mean, 0.0, propagate_nan=tl.PropagateNan.ALL
+    )
     var = var * size / (size - 1)
     rate = tl.load(rates + tl.load(step))
     active = real & (count > 0)

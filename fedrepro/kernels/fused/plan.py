@@ -203,6 +203,10 @@ class Tile:
             size //= 2
         return replace(self, pixels=size)
 
+    def narrowed(self, itemsize: int) -> "Tile":
+        """Return a tile without pipelining for values wider than two bytes: shared memory holds half as many."""
+        return replace(self, stages=1) if itemsize > 2 else self
+
 
 PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
 # By channels of the result; the best of those that were timed on an H200 (10 members, 40 images).

@@ -59,6 +59,11 @@ class Session:
         loss_scale: float = 1.0,
     ) -> None:
         """Allocate everything; nothing is computed yet."""
+        if size.height % 4 or size.width % 4 or not images.is_contiguous():
+            raise ValueError(
+                "images must be contiguous, with sides that are multiples of 4 pixels, got "
+                f"{size.height} x {size.width}, strides {images.stride()}"
+            )
         self.net, self.size, self.images, self.pad = net, size, images, pad
         self.mean, self.std = [m * 255 for m in mean], [d * 255 for d in std]
         self.training, self.momentum, self.loss_scale = training, momentum, loss_scale
@@ -159,7 +164,7 @@ class Session:
     def _conv(self, conv: Conv, x: Tensor, y: Tensor, before: Norm | None, *, evaluate: bool) -> None:
         height, width = self._sizes(conv.shrink)
         rows = self.size.batch * (height // conv.stride) * (width // conv.stride)
-        tile = CONV[conv.cout].fitted(rows, self.size.members)
+        tile = CONV[conv.cout].narrowed(self.compute.itemsize).fitted(rows, self.size.members)
         norm = before or conv.norm
         gpu.conv[(triton.cdiv(rows, tile.pixels), self.size.members)](
             x, self.compute.view(-1)[conv.offset :], y, self.sums.view(-1)[conv.norm.q :],
@@ -200,7 +205,7 @@ class Session:
     def _conv_grad_here(self, conv: Conv, x: Tensor, place: int, before: Norm | None) -> None:
         height, width = self._sizes(conv.shrink)
         pixels = self.size.batch * (height // conv.stride) * (width // conv.stride)
-        tile = GRAD[conv.cout]
+        tile = GRAD[conv.cout].narrowed(self.compute.itemsize)
         rows = tile.rows if conv.cin >= 16 else 32
         grid = (triton.cdiv(pixels, tile.chunk), triton.cdiv(9 * conv.cin, rows), self.size.members)
         gpu.conv_grad[grid](
@@ -215,7 +220,11 @@ class Session:
     def _conv_back(self, conv: Conv, place: int, target: int, norm: Norm, end: int | None, shortcut: int) -> None:
         """Take the gradient after[place] to before[target], whose norm is `norm`."""
         height, width = self._sizes(conv.shrink)
-        tile = CONV_BACK[conv.cin].fitted(self.size.batch * height * width, self.size.members)
+        tile = (
+            CONV_BACK[conv.cin]
+            .narrowed(self.compute.itemsize)
+            .fitted(self.size.batch * height * width, self.size.members)
+        )
         z = self.ends[end] if end is not None else self.outputs[target]
         extra = self.before[place + 1] if shortcut >= 0 else self.after[place]
         gpu.conv_back[(triton.cdiv(self.size.batch * height * width, tile.pixels), self.size.members)](
