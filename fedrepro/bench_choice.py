@@ -6,6 +6,7 @@ from fedrepro import kernels
 from fedrepro.architecture import Architecture
 from fedrepro.bench_engine import CLASSES
 from fedrepro.bench_timing import Sizes
+from fedrepro.kernels import stacked
 
 
 def reason(engine: str, sizes: Sizes, precision: str = "") -> str:
@@ -23,20 +24,14 @@ def reason(engine: str, sizes: Sizes, precision: str = "") -> str:
 
 def choice(sizes: Sizes) -> tuple[str, str]:
     """Return the engine that is chosen automatically, and why."""
-    try:
-        choose = getattr(kernels.kernel("stacked"), "choose", None)
-    except (ValueError, ImportError) as error:
-        return "plain", str(error)
-    if choose is None:
-        return "stacked", "the stacked kernel chooses by itself"
-    made = choose(Architecture(sizes.model, CLASSES), torch.device(sizes.device), sizes.precision)
+    made = stacked.choose(Architecture(sizes.model, CLASSES), torch.device(sizes.device), sizes.precision)
     return (made.engine if not reason(made.engine, sizes) else "stacked"), made.why
 
 
 def engines_of(text: str, sizes: Sizes) -> tuple[list[str], dict[str, str]]:
     """Return the engines to measure, the leading one first, and those that cannot be, with the reason."""
     lead = choice(sizes)[0]
-    known = [*kernels.KERNELS, *getattr(kernels, "LAZY", {})]
+    known = [*kernels.KERNELS, *kernels.LAZY]
     if text == "all":
         names = [lead, *(name for name in known if name != "stacked")]
     else:

@@ -3,13 +3,12 @@
 from peer_common import Work, main
 
 import fedrepro
-from fedrepro.kernels import kernel
+from fedrepro.kernels import stacked
 
 
 def prepare(work: Work):
     round, model = work.federated("stacked", work.options.precision)
-    choose = getattr(kernel("stacked"), "choose", None)
-    engine = choose(work.architecture, work.data.images.device, work.options.precision).engine if choose else ""
+    engine = stacked.choose(work.architecture, work.data.images.device, work.options.precision).engine
     return round, lambda: model().params[0], {"fedrepro": fedrepro.__version__, "engine": engine}
 
 

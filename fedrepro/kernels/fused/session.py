@@ -131,9 +131,6 @@ class Session:
 
     # -- pieces of a step ------------------------------------------------------------------------------------
 
-    def _row(self, flat: Tensor, offset: int) -> Tensor:
-        return flat[:, offset:]
-
     def _norm(self, norm: Norm, *, evaluate: bool) -> tuple[Tensor, Tensor, Tensor]:
         source = self.stats if evaluate else self.sums
         return (
