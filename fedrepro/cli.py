@@ -166,10 +166,18 @@ def _say(done: Done, store: Store) -> bool:
             print(f"{outcome.status}: {place}: {outcome.error}", file=sys.stderr)
             shown.add(outcome.key)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no runs needed"
+    for engine in sorted({_engine(outcome) for _, _, outcome in done if outcome.record is not None} - {""}):
+        print(engine)
     print(f"runs: {summary}; store: {store.root}")
     if counts.get("paused"):
         print("the budget is spent; the same command goes on from here")
     return set(counts) <= {"done"}
+
+
+def _engine(outcome: Outcome) -> str:
+    """Return which kernel a finished run chose, and why; nothing for records from before that was noted."""
+    where = (outcome.record or {})["provenance"]
+    return f"engine {where['engine']}: {where['engine_why']}" if "engine_why" in where else ""
 
 
 def _write(folder: Path, done: Done, scale: str) -> None:

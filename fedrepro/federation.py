@@ -63,11 +63,11 @@ class Federation:
         return torch.float64 if self.precision == "float64" else torch.float32
 
     @property
-    def engine(self) -> str:
-        """The name of the kernel that runs in the end, where "stacked" chooses one."""
+    def choice(self) -> stacked.Choice:
+        """The kernel that runs in the end, where "stacked" chooses one, and why."""
         if self.kernel != "stacked":
-            return self.kernel
-        return stacked.choose(self.architecture, self.device, self.precision).engine
+            return stacked.Choice(self.kernel, "asked for")
+        return stacked.choose(self.architecture, self.device, self.precision)
 
     @cached_property
     def sizes(self) -> Tensor:

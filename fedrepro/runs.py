@@ -172,7 +172,8 @@ def _play(
     if saved is not None:
         state, rows = saved.state, saved.rows
         tick(state.round)
-    where = provenance(device) | {"engine": federation.engine}
+    choice = federation.choice
+    where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
     while state.round < run.setting.rounds:
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and time.monotonic() + longest > deadline:

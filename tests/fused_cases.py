@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrepro.kernels import fused, plain
 from fedrepro.kernels.fused import plan as tiles
 from fedrepro.kernels.fused.plan import Tile
-from fedrepro.optim import Sgd
+from fedrepro.optim import Proximal, Sgd
 from fedrepro.plan import Augment, BatchPlan, batch_plan
 from fedrepro.stack import Stack, concatenate
 
@@ -44,7 +44,8 @@ def main() -> None:
         last_batch="keep",
     )  # fmt: skip
     plan.mask[0, -1] = False  # the single image left over; then member 0 has two steps, member 1 one
-    sgd = Sgd(lr=torch.tensor([0.1, 0.05, 0.02], dtype=torch.float64), momentum=0.9, weight_decay=0.01)
+    rates = torch.tensor([0.1, 0.05, 0.02], dtype=torch.float64)
+    sgd = Sgd(lr=rates, momentum=0.9, weight_decay=0.01, proximal=Proximal(mu=0.3))
     collect = torch.tensor([True, True, False])
     targets = torch.rand(10, 3, generator=tiny.seeded(3), dtype=torch.float64).softmax(1)
     velocity = 0.1 * noise
@@ -56,6 +57,7 @@ def main() -> None:
     tiles.WRITTEN.update({16: True, 32: False, 64: False})
     found: dict[str, object] = {}
     options = {"precision": "float64", "collect": collect, "velocity": velocity, "loss_scale": 0.5}
+    options["correction"] = 0.01 * noise.flip(1)
     one, two = (k.train(architecture, start, data, targets, plan, sgd, **options) for k in (fused, plain))
     for name in ("stack", "average"):
         found[name] = between(getattr(one, name), getattr(two, name))

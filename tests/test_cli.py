@@ -141,7 +141,9 @@ def test_run_plays_once_and_reads_after_that(call: Call, played: list[int], tmp_
     for _ in range(2):
         answer = call("run", TABLE, *GOOD)
         assert (answer.code, answer.err) == (0, "")
-        assert answer.out == (f"done: Step/FedAvg ConvNet, seed 0\nruns: 2 done; store: {tmp_path / 'store'}\n")
+        done, engine, runs = answer.out.splitlines()
+        assert (done, runs) == ("done: Step/FedAvg ConvNet, seed 0", f"runs: 2 done; store: {tmp_path / 'store'}")
+        assert engine.startswith("engine plain: one model at a time: mlp is so small")
     assert played == [0]  # two cells share a run
     assert not (tmp_path / "figures").exists()
 
@@ -154,10 +156,10 @@ def test_seeds_come_one_after_the_other(call: Call, played: list[int]) -> None:
 def test_a_failed_run_makes_the_status_one(call: Call, tmp_path: Path) -> None:
     answer = call("run", TABLE, *BAD)
     assert answer.code == 1
-    assert answer.out == (
-        "done: Step/FedAvg ConvNet, seed 0\nfailed: Step/FedBE ConvNet, seed 0\n"
-        f"runs: 1 done, 1 failed; store: {tmp_path / 'store'}\n"
-    )
+    first, second, engine, runs = answer.out.splitlines()
+    assert (first, second) == ("done: Step/FedAvg ConvNet, seed 0", "failed: Step/FedBE ConvNet, seed 0")
+    assert engine.startswith("engine plain: ")  # of the run that ended well
+    assert runs == f"runs: 1 done, 1 failed; store: {tmp_path / 'store'}"
     assert answer.err == (
         f"failed: {TABLE} Step/FedBE, ConvNet, seed 0: "
         "ValueError: distillation needs public images, the server has none\n"

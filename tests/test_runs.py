@@ -482,7 +482,9 @@ def test_the_record_tells_the_run(store: Store) -> None:
     assert record["best_accuracy"] == max(first["accuracy"], last["accuracy"])
     assert record["seconds"] == first["seconds"] + last["seconds"]
     where = record["provenance"]
-    assert set(where) == {*("device", "threads", "torch", "python", "fedrepro", "commit", "date", "engine")}
+    assert set(where) == {
+        *("device", "threads", "torch", "python", "fedrepro", "commit", "date", "engine", "engine_why")
+    }
     assert where["engine"] == "plain"
     assert where["device"].startswith("cpu: ")
     assert where["torch"] == torch.__version__

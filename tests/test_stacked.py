@@ -21,7 +21,7 @@ from fedrepro.data import Data
 from fedrepro.kernels import KERNELS, graph, kernel, lanes, plain, sessions, stacked
 from fedrepro.kernels.places import Places
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.optim import Sgd
+from fedrepro.optim import FREE, Proximal, Sgd
 from fedrepro.plan import Augment, BatchPlan, batch_plan
 from fedrepro.stack import Layout
 
@@ -65,9 +65,11 @@ def both(
     momentum: float = 0.9,
     decay: float = 0.1,
     seed: int = 0,
+    proximal: Proximal = FREE,
+    other: ModuleType = graph,
     **options: Any,
 ) -> Trained:
-    """Train with both kernels, compare, and return what the graph kernel found."""
+    """Train with the plain kernel and another one, compare, and return what the other found."""
     data, models = images_for(architecture, sum(sizes), seed), start(architecture, len(sizes))
     plan = batch_plan(
         list(tiny.cut(sizes)),
@@ -77,16 +79,18 @@ def both(
         augment=Augment(pad=pad, flip=flip),
     )
     steps = plan.index.shape[1]
-    sgd = Sgd(lr=rates(steps), momentum=momentum, weight_decay=decay)
+    sgd = Sgd(lr=rates(steps), momentum=momentum, weight_decay=decay, proximal=proximal)
     truth = data.labels if targets == "labels" else soft(len(data)).roll(seed, 0)
     chunk: dict[str, Any] = {"chunk": options.pop("chunk")} if "chunk" in options else {}
     if options.pop("collect", False):
         options["collect"] = torch.arange(steps) % 3 == 1
     if options.pop("moving", False):
         options["velocity"] = torch.randn(models.params.shape, generator=tiny.seeded(3), dtype=torch.float64)
+    if options.pop("corrected", False):
+        options["correction"] = torch.randn(models.params.shape, generator=tiny.seeded(4), dtype=torch.float64)
     options["precision"] = "float64"
     expected = plain.train(architecture, models, data, truth, plan, sgd, **options)
-    found = graph.train(architecture, models, data, truth, plan, sgd, **options, **chunk)
+    found = other.train(architecture, models, data, truth, plan, sgd, **options, **chunk)
     agree(found, expected)
     return found
 
@@ -112,6 +116,11 @@ class TestTrain:
     @pytest.mark.parametrize(("pad", "flip"), [(2, True), (1, False), (0, True)])
     def test_augmentation(self, pad: int, flip: bool) -> None:
         both(tiny.network("resnet8"), (5, 4), epochs=1, pad=pad, flip=flip)
+
+    @pytest.mark.parametrize("proximal", [FREE, Proximal(mu=0.5), Proximal(mu=0.5, form="official")])
+    @pytest.mark.parametrize("corrected", [False, True])
+    def test_local_rules(self, proximal: Proximal, corrected: bool) -> None:
+        both(tiny.network("resnet8"), (5, 4), epochs=2, proximal=proximal, corrected=corrected)
 
     @pytest.mark.parametrize("name", ["mlp", "resnet8"])
     def test_everything_at_once(self, name: str) -> None:
@@ -236,9 +245,11 @@ class TestSessions:
         both(architecture, (4, 4), epochs=1, momentum=0.5)
         both(architecture, (4, 4), epochs=1, decay=0.2)
         both(architecture, (4, 4), epochs=1, loss_scale=2.0)
+        both(architecture, (4, 4), epochs=1, proximal=Proximal(mu=0.1))
+        both(architecture, (4, 4), epochs=1, corrected=True)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             both(architecture, (4, 4), epochs=1)
-        assert sessions.session.cache_info()[1:] == (5, sessions.SESSIONS, sessions.SESSIONS)
+        assert sessions.session.cache_info()[1:] == (7, sessions.SESSIONS, sessions.SESSIONS)
 
     def test_an_error_half_way_leaves_no_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def stop(lane: lanes.Lane, count: int) -> None:
@@ -426,7 +437,7 @@ class TestStacked:
 
     @pytest.mark.parametrize(
         ("device", "reason", "engine"),
-        [(CPU, "", "plain"), (CUDA, "", "fused"), (CUDA, "no BatchNorm", "graph"), (CUDA, None, "graph")],
+        [(CUDA, "", "fused"), (CUDA, "no BatchNorm", "graph"), (CUDA, None, "graph")],
     )
     def test_choice(
         self, device: torch.device, reason: str | None, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -449,7 +460,31 @@ class TestStacked:
             warnings.simplefilter("error")
             assert stacked._engine(self.architecture, CUDA, "float32", tiny.images(4)) is plain
 
-    def test_on_the_cpu_it_is_plain_to_the_bit(self) -> None:
+    def test_on_the_cpu_the_choice_depends_on_cores_and_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for cores, name, engine, why in (
+            (2, "resnet8", "threads", "members side by side on 2 cores; "),
+            (1, "resnet8", "plain", "one model at a time: there is one core; "),
+            (2, "mlp", "plain", "one model at a time: mlp is so small"),
+        ):
+            monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
+            choice = stacked.choose(tiny.network(name), CPU, "float32")
+            assert choice.engine == engine
+            assert choice.why.startswith(why)
+            assert "memory" in choice.why
+
+    def test_a_proximal_term_that_is_not_fused_goes_to_the_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fused = pytest.importorskip("fedrepro.kernels.fused", reason="needs Triton")
+        monkeypatch.setattr(stacked, "choose", lambda *_: stacked.Choice("fused", "as on a GPU"))
+        data = tiny.images(4)
+        for form, engine in (("squared", fused), ("official", graph)):
+            sgd = Sgd(lr=rates(1), momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=0.1, form=form))
+            assert stacked._engine(self.architecture, CUDA, "bfloat16", data, sgd) is engine
+        models = start(self.architecture, 2)
+        with pytest.raises(ValueError, match="only the squared proximal term is fused"):
+            fused.train(self.architecture, models, data, data.labels, plans((4,), epochs=1), sgd)
+
+    def test_on_one_core_it_is_plain_to_the_bit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
         data, models = tiny.images(9), start(self.architecture, 2)
         plan, sgd = plans((4, 5)), Sgd(lr=rates(2), momentum=0.9, weight_decay=0.1)
         one, other = (
@@ -464,14 +499,14 @@ class TestStacked:
 
     def test_federations_tell_their_engine(self) -> None:
         assert tiny.federation("mlp").kernel == "stacked"
-        assert tiny.federation("mlp").engine == "plain"
-        assert tiny.federation("mlp", kernel="graph").engine == "graph"
+        assert tiny.federation("mlp").choice.engine == "plain"
+        assert str(tiny.federation("mlp", kernel="graph").choice) == "graph: asked for"
 
     def test_kernels_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in KERNELS:
             module: ModuleType = kernel(name)
             assert all(hasattr(module, f) for f in ("train", "predict", "recalibrate"))
-        with pytest.raises(ValueError, match="'graph', 'stacked', 'fused'"):
+        with pytest.raises(ValueError, match="'threads', 'graph', 'stacked', 'fused'"):
             kernel("graf")
         for name in ("fedrepro.kernels.fused", "triton"):
             monkeypatch.setitem(sys.modules, name, None)

@@ -3,9 +3,14 @@
 import importlib
 from types import ModuleType
 
-from fedrepro.kernels import graph, plain, stacked
+from fedrepro.kernels import graph, plain, stacked, threads
 
-KERNELS: dict[str, ModuleType] = {"plain": plain, "graph": graph, "stacked": stacked}
+KERNELS: dict[str, ModuleType] = {
+    "plain": plain,
+    "threads": threads,
+    "graph": graph,
+    "stacked": stacked,
+}
 # Imported when asked for: it needs Triton, which torch brings along on Linux with CUDA only.
 LAZY: dict[str, str] = {"fused": "fedrepro.kernels.fused"}
 

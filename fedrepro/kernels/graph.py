@@ -67,6 +67,7 @@ def train(
     precision: str = "float32",
     collect: Tensor | None = None,
     velocity: Tensor | None = None,
+    correction: Tensor | None = None,
     loss_scale: float = 1.0,
     chunk: int | None = None,
 ) -> Trained:
@@ -78,10 +79,11 @@ def train(
         data: the images that the plan points into.
         targets: labels [N] int64, or probabilities [N, C].
         plan: batches of each member, best on the CPU: it is read there once, before the first step.
-        sgd: learning rates [T], momentum, weight decay.
+        sgd: learning rates [T], momentum, weight decay, proximal term.
         precision: "float32", "bfloat16", or "float64" (then `start` is float64).
         collect: [T] bool, steps after which the weights enter the running mean (SWA).
         velocity: momentum buffers [S, P] to go on from; zero when not given.
+        correction: [S, P], added to each member's gradient at every step.
         loss_scale: factor on the loss.
         chunk: members side by side; when not given, up to 16, or as many as the memory allows.
 
@@ -105,12 +107,12 @@ def train(
     if not sgd.momentum:
         velocity = None
     out = Trained(_empty(start), _empty(start), torch.zeros_like(start.params), rates.new_zeros(len(start)))
-    form = Form.of(architecture, start, data, targets, plan, sgd, precision, loss_scale)
+    form = Form.of(architecture, start, data, targets, plan, sgd, precision, correction is not None, loss_scale)
     plan = plan.to(device)
 
     def work(lane: Lane, members: list[int]) -> Iterator[None]:
         for member in members:
-            lane.load(start, member, velocity, plan, rates)
+            lane.load(start, member, velocity, correction, plan, rates)
             collected = 0
             for size, wanted in zip(counts[member], taken[member]):
                 lane.step(size)

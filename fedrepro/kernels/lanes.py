@@ -20,8 +20,8 @@ from fedrepro.architecture import Architecture
 from fedrepro.data import Data
 from fedrepro.kernels.inputs import crop_and_flip
 from fedrepro.kernels.places import Pixels, autocast, places, state_views
-from fedrepro.kernels.plain import Trained
-from fedrepro.optim import Sgd
+from fedrepro.kernels.plain import TINY, Trained
+from fedrepro.optim import Proximal, Sgd
 from fedrepro.plan import BatchPlan
 from fedrepro.stack import Layout, Stack
 
@@ -52,6 +52,8 @@ class Form:
     batch: int
     momentum: float
     weight_decay: float
+    proximal: Proximal
+    corrected: bool
     loss_scale: float
     numerics: tuple[bool | str, ...]
 
@@ -65,6 +67,7 @@ class Form:
         plan: BatchPlan,
         sgd: Sgd,
         precision: str,
+        corrected: bool,
         loss_scale: float,
     ) -> "Form":
         """Return the form of a call of `train`."""
@@ -86,6 +89,8 @@ class Form:
             batch=8 * (batch // 8 + 1),
             momentum=sgd.momentum,
             weight_decay=sgd.weight_decay,
+            proximal=sgd.proximal,
+            corrected=corrected,
             loss_scale=loss_scale,
             numerics=_numerics(),
         )
@@ -141,6 +146,9 @@ class Lane:
         self.flip = zeros(form.steps, form.batch, dtype=torch.bool)
         self._leaves = ground.places.views(self.weights)
         self._gradients = list(ground.places.views(self.gradient).values())
+        # Of the local rule: where the member started, and what is added to its gradients.
+        self.anchor = zeros(ground.places.size if form.proximal.mu else 0)
+        self.correction = zeros(ground.places.size if form.corrected else 0)
         self._state = state_views(layout, self.buffers, self.counters)
         self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
         self._pool = None if stream is None else torch.cuda.graph_pool_handle()
@@ -173,7 +181,15 @@ class Lane:
             self._step(size)
         return graph
 
-    def load(self, start: Stack, member: int, velocity: Tensor | None, plan: BatchPlan, rates: Tensor) -> None:
+    def load(
+        self,
+        start: Stack,
+        member: int,
+        velocity: Tensor | None,
+        correction: Tensor | None,
+        plan: BatchPlan,
+        rates: Tensor,
+    ) -> None:
         """Copy a member in; `plan` and `rates` [S, T] have the steps that it takes first."""
         position = self.ground.places.position
         self.weights.index_copy_(0, position, start.params[member])
@@ -183,6 +199,10 @@ class Lane:
             tensor.zero_()
         if velocity is not None:
             self.velocity.index_copy_(0, position, velocity[member])
+        if correction is not None:
+            self.correction.index_copy_(0, position, correction[member])
+        if self.ground.form.proximal.mu:
+            self.anchor.copy_(self.weights)
         steps, batch = plan.index.shape[1:]
         self.rates[:steps].copy_(rates[member])
         self.index[:steps, :batch].copy_(plan.index[member])
@@ -232,6 +252,9 @@ class Lane:
         with torch.no_grad():
             torch._foreach_copy_(self._gradients, list(gradients))
             change = self.gradient
+            self._pull()
+            if form.corrected:
+                change.add_(self.correction)
             if form.weight_decay:
                 change.addcmul_(self.weights, ground.decay)
             if form.momentum:
@@ -239,3 +262,15 @@ class Lane:
             self.weights.addcmul_(change, self.rates.index_select(0, self.clock), value=-1)
             self.total.add_(loss.detach())
             self.clock.add_(1)
+
+    def _pull(self) -> None:
+        """Add the gradient of the proximal term; see `optim.Proximal`."""
+        mu, form = self.ground.form.proximal.mu, self.ground.form.proximal.form
+        if mu and form == "squared":
+            self.gradient.add_(self.weights - self.anchor, alpha=mu)
+        elif mu:
+            views = self.ground.places.views(self.weights - self.anchor)
+            gradients = self.ground.places.views(self.gradient)
+            for name in (name for name in views if "weight" in name):
+                away = views[name]
+                gradients[name].add_(away / away.norm().clamp_min(TINY), alpha=mu / 2)

@@ -3,6 +3,7 @@
 Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from fedrepro.architecture import Architecture
 from fedrepro.data import Data
 from fedrepro.kernels.inputs import inputs
-from fedrepro.optim import Sgd
+from fedrepro.optim import Proximal, Sgd
 from fedrepro.plan import BatchPlan
 from fedrepro.stack import Stack
 
 PRECISIONS = ("float32", "bfloat16", "float64")
+TINY = 1e-30  # in place of a length of zero, whose direction is zero as well
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -64,12 +66,15 @@ def train(
     precision: str = "float32",
     collect: Tensor | None = None,
     velocity: Tensor | None = None,
+    correction: Tensor | None = None,
     loss_scale: float = 1.0,
+    before_step: Callable[[], object] = lambda: None,
 ) -> Trained:
     """Train every member of a stack on its own batches.
 
     The loss is cross-entropy, the mean over the batch of -sum_c p_c log q_c (FedBE eq. 1 for labels, section 4
     for pseudo-labels). Convolutions may run in bfloat16; weights, statistics, loss and update are float32.
+    A proximal term and a correction act on the gradient, and are no part of the loss that is returned.
 
     Args:
         architecture: the network of all members.
@@ -77,11 +82,13 @@ def train(
         data: the images that the plan points into.
         targets: labels [N] int64, or probabilities [N, C].
         plan: batches of each member, on any device.
-        sgd: learning rates [T], momentum, weight decay.
+        sgd: learning rates [T], momentum, weight decay, proximal term.
         precision: "float32", "bfloat16", or "float64" (then `start` is float64).
         collect: [T] bool, steps after which the weights enter the running mean (SWA).
         velocity: momentum buffers [S, P] to go on from; zero when not given.
+        correction: [S, P], added to each member's gradient at every step: c - c_i of SCAFFOLD (Algorithm 1).
         loss_scale: factor on the loss; 1 is the paper's, 1/C that of FedBE's released code.
+        before_step: called before every step; what it raises ends the training.
 
     Returns:
         Final and averaged models, momentum buffers and mean losses.
@@ -109,13 +116,16 @@ def train(
             momentum=sgd.momentum,
         )
         if velocity is not None and sgd.momentum:
-            for p, (_, view) in zip(parameters, start.layout.views(velocity[member], start.layout.params)):
-                optimizer.state[p]["momentum_buffer"] = torch.empty_like(p).copy_(view)
+            for p, held in zip(parameters, _like(parameters, start, velocity[member])):
+                optimizer.state[p]["momentum_buffer"] = held
+        anchors = [p.detach().clone() for p in parameters] if sgd.proximal.mu else []
+        shifts = _like(parameters, start, correction[member]) if correction is not None else []
         total = torch.zeros((), dtype=start.params.dtype, device=start.params.device)
         mean, collected = torch.zeros_like(start.params[member]), 0
         for step, count in enumerate(counts[member]):
             if count == 0:
                 continue
+            before_step()
             index = plan.index[member, step, :count]
             x = inputs(
                 data,
@@ -130,6 +140,11 @@ def train(
             loss = F.cross_entropy(logits.to(start.params.dtype), targets[index])
             optimizer.zero_grad(set_to_none=True)
             (loss * loss_scale).backward()
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if sgd.proximal.mu:
+                _pull(module, gradients, anchors, sgd.proximal)
+            for gradient, shift in zip(gradients, shifts):
+                gradient += shift
             for group in optimizer.param_groups:
                 group["lr"] = rates[step]
             optimizer.step()
@@ -147,6 +162,23 @@ def train(
         velocities.append(_flat(momenta))
         losses.append(total)
     return Trained(_join(finals), _join(averages), torch.stack(velocities), torch.stack(losses))
+
+
+def _like(parameters: list[nn.Parameter], stack: Stack, row: Tensor) -> list[Tensor]:
+    """Return a copy of a row [P], cut into the shapes and memory formats of the parameters."""
+    views = stack.layout.views(row, stack.layout.params)
+    return [torch.empty_like(p).detach().copy_(view) for p, (_, view) in zip(parameters, views)]
+
+
+@torch.no_grad()
+def _pull(module: nn.Module, gradients: list[Tensor], anchors: list[Tensor], proximal: Proximal) -> None:
+    """Add the gradient of the proximal term to the parameters' own."""
+    for (name, p), gradient, anchor in zip(module.named_parameters(), gradients, anchors):
+        away = p - anchor
+        if proximal.form == "squared":
+            gradient += proximal.mu * away
+        elif "weight" in name:
+            gradient += proximal.mu / 2 * away / away.norm().clamp_min(TINY)
 
 
 def _flat(tensors: list[Tensor] | list[nn.Parameter]) -> Tensor:

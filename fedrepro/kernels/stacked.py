@@ -1,4 +1,4 @@
-"""The stacked kernel: takes the fastest kernel that can run a network on a device; on the CPU that is `plain`."""
+"""The stacked kernel: takes the fastest kernel that can run a network on a device."""
 
 import importlib
 import warnings
@@ -12,14 +12,17 @@ from torch import Tensor
 
 from fedrepro.architecture import Architecture
 from fedrepro.data import Data
-from fedrepro.kernels import graph
+from fedrepro.kernels import graph, threads
+from fedrepro.kernels.memory import keep_freed_memory
 from fedrepro.kernels.plain import Trained
+from fedrepro.optim import Sgd
+from fedrepro.plan import BatchPlan
 from fedrepro.stack import Stack
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that runs, "fused", "graph" or "plain", and the reason in one line."""
+    """The kernel that runs, "fused", "graph", "threads" or "plain", and the reason in one line."""
 
     engine: str
     why: str
@@ -41,7 +44,10 @@ def fused() -> ModuleType | None:
 def choose(architecture: Architecture, device: torch.device, precision: str) -> Choice:
     """Return which kernel runs a network on a device in a precision, and why."""
     if device.type != "cuda":
-        return Choice("plain", f"one model at a time is as fast as any on {device.type}")
+        against, memory = threads.not_worth(architecture, device, precision), keep_freed_memory()
+        if not against:
+            return Choice("threads", f"members side by side on {torch.get_num_threads()} cores; {memory}")
+        return Choice("plain", f"one model at a time: {against}; {memory}")
     module = fused()
     against = "it needs Triton" if module is None else module.supports(architecture, device, precision)
     if module is not None and not against:
@@ -52,11 +58,13 @@ def choose(architecture: Architecture, device: torch.device, precision: str) -> 
     return Choice("plain", f"one model at a time; not graph: {lacking}")
 
 
-def _engine(architecture: Architecture, device: torch.device, precision: str, data: Data) -> ModuleType:
+def _engine(
+    architecture: Architecture, device: torch.device, precision: str, data: Data, sgd: Sgd | None = None
+) -> ModuleType:
     choice = choose(architecture, device, precision)
     if choice.engine == "fused":
         module = importlib.import_module("fedrepro.kernels.fused")
-        return module if module.takes(data) else graph
+        return module if module.takes(data, sgd) else graph
     if choice.engine == "plain" and device.type == "cuda":
         _say(architecture, choice.why)
     return importlib.import_module(f"fedrepro.kernels.{choice.engine}")
@@ -71,13 +79,16 @@ def train(
     architecture: Architecture,
     start: Stack,
     data: Data,
-    *arguments: Any,
+    targets: Tensor,
+    plan: BatchPlan,
+    sgd: Sgd,
+    *,
     precision: str = "float32",
     **options: Any,
 ) -> Trained:
     """Train every member of a stack on its own batches; see `kernels.plain.train`."""
-    engine = _engine(architecture, start.params.device, precision, data)
-    trained: Trained = engine.train(architecture, start, data, *arguments, precision=precision, **options)
+    engine = _engine(architecture, start.params.device, precision, data, sgd)
+    trained: Trained = engine.train(architecture, start, data, targets, plan, sgd, precision=precision, **options)
     return trained
 
 

@@ -43,9 +43,11 @@ def supports(architecture: Architecture, device: torch.device, precision: str) -
     return why_not(architecture)
 
 
-def takes(data: Data) -> bool:
-    """Return whether the kernels can read a data set: images whose sides halve twice without a rest."""
+def takes(data: Data, sgd: Sgd | None = None) -> bool:
+    """Return whether the kernels know the images (sides that halve twice) and the rule (squared proximal term)."""
     images = data.images
+    if sgd is not None and sgd.proximal.mu and sgd.proximal.form != "squared":
+        return False
     return images.ndim == 4 and images.is_contiguous() and images.shape[1] % 4 == images.shape[2] % 4 == 0
 
 
@@ -107,6 +109,7 @@ def train(
     precision: str = "float32",
     collect: Tensor | None = None,
     velocity: Tensor | None = None,
+    correction: Tensor | None = None,
     loss_scale: float = 1.0,
 ) -> Trained:
     """Train every member of a stack on its own batches, as many at once as memory holds; see `plain.train`.
@@ -114,7 +117,10 @@ def train(
     Raises:
         NonFiniteLossError: as `plain.train`.
         StackMemoryError: if not even one member fits.
+        ValueError: for a proximal term that is not squared.
     """
+    if sgd.proximal.mu and sgd.proximal.form != "squared":
+        raise ValueError(f"only the squared proximal term is fused, got {sgd.proximal.form!r}")
     net, members = network(architecture), len(start)
     width = _width(net, plan.index.shape[2], data, precision)
     if width < 1:
@@ -127,9 +133,12 @@ def train(
         part = slice(first, first + width)
         own = BatchPlan(plan.index[part], plan.mask[part], plan.shift[part], plan.flip[part], plan.pad)
         speed = velocity[part] if velocity is not None else None
+        shift = correction[part] if correction is not None else None
         try:
             done.append(
-                _train(net, start.take(part), data, targets, own, sgd, precision, collect, speed, loss_scale)
+                _train(
+                    net, start.take(part), data, targets, own, sgd, precision, collect, speed, shift, loss_scale
+                )
             )
         except NonFiniteLossError as error:
             raise NonFiniteLossError(first + error.member) from None
@@ -163,6 +172,7 @@ def _train(
     precision: str,
     collect: Tensor | None,
     velocity: Tensor | None,
+    correction: Tensor | None,
     loss_scale: float,
 ) -> Trained:
     """Train members that fit side by side."""
@@ -173,7 +183,8 @@ def _train(
     # Room for a power of two of steps, so that rounds of somewhat different length share a recording.
     size = Size(members, max(8, 1 << (steps - 1).bit_length()), batch, height, width)
     key: tuple = (net.name, size, data.images.data_ptr(), len(data), plan.pad, augment, precision)
-    key = (*key, data.mean, data.std, sgd.momentum, loss_scale, device)
+    corrected = correction is not None
+    key = (*key, data.mean, data.std, sgd.momentum, sgd.proximal.mu, corrected, loss_scale, device)
 
     def make() -> _Kept:
         session = Session(
@@ -186,6 +197,8 @@ def _train(
             precision=precision,
             training=True,
             momentum=sgd.momentum,
+            mu=sgd.proximal.mu,
+            corrected=corrected,
             loss_scale=loss_scale,
         )
         return _Kept(session, session.record(session.train_step))
@@ -205,6 +218,11 @@ def _train(
     else:
         session.targets.copy_(targets)
     _load(session, start)
+    if sgd.proximal.mu:
+        session.anchor.copy_(session.weights)
+    if correction is not None:
+        session.correction.zero_()
+        session.correction[:, net.unpack.to(device)] = correction
     session.velocity.zero_()
     if velocity is not None and sgd.momentum:
         session.velocity[:, net.unpack.to(device)] = velocity

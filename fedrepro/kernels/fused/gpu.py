@@ -395,9 +395,13 @@ def conv_grad(
 
 @triton.jit
 def update(
-    w, v, dw, compute, decay, rates, counts, step, steps, P, momentum, BLOCK: tl.constexpr,
+    w, v, dw, compute, decay, anchor, correction, rates, counts, step, steps, P, momentum, mu,
+    PULL: tl.constexpr, CORRECT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """v <- momentum v + dw + decay w; w <- w - rate v; dw <- 0. Members without a batch stay as they are."""
+    """v <- momentum v + dw + decay w + mu (w - anchor) + correction; w <- w - rate v; dw <- 0.
+
+    Members without a batch stay as they are.
+    """
     s = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = i < P
@@ -405,6 +409,10 @@ def update(
     active = real & (_count(counts, step, steps, s) > 0)
     weight = tl.load(w + here, mask=real, other=0.0)
     g = tl.load(dw + here, mask=real, other=0.0) + tl.load(decay + i, mask=real, other=0.0) * weight
+    if PULL:
+        g += mu * (weight - tl.load(anchor + here, mask=real, other=0.0))
+    if CORRECT:
+        g += tl.load(correction + here, mask=real, other=0.0)
     speed = momentum * tl.load(v + here, mask=real, other=0.0) + g
     weight = weight - tl.load(rates + tl.load(step)) * speed
     tl.store(v + here, speed, mask=active)

@@ -41,6 +41,8 @@ class Session:
         precision: compute dtype; statistics and weights are float32 (float64 for "float64").
         training: whether gradients are needed.
         momentum: of SGD.
+        mu: strength of the proximal term; 0 for none.
+        corrected: whether a correction is added to the gradients.
         loss_scale: factor on the loss.
     """
 
@@ -56,6 +58,8 @@ class Session:
         precision: str,
         training: bool,
         momentum: float = 0.0,
+        mu: float = 0.0,
+        corrected: bool = False,
         loss_scale: float = 1.0,
     ) -> None:
         """Allocate everything; nothing is computed yet."""
@@ -67,6 +71,7 @@ class Session:
         self.net, self.size, self.images, self.pad = net, size, images, pad
         self.mean, self.std = [m * 255 for m in mean], [d * 255 for d in std]
         self.training, self.momentum, self.loss_scale = training, momentum, loss_scale
+        self.mu, self.corrected = mu, corrected
         device = self.device = images.device
         compute = COMPUTE[precision]
         exact = torch.float64 if precision == "float64" else torch.float32
@@ -107,6 +112,8 @@ class Session:
         self.ends = [pixels(conv.norm.shrink, conv.cout) for conv in ends]  # the residual stream
         self.targets = zeros(0, net.classes)
         self.velocity, self.grads, self.decay = zeros(0, 0), zeros(0, 0), zeros(0)
+        self.anchor = zeros(members, net.size if mu else 0)
+        self.correction = zeros(members, net.size if corrected else 0)
         if training:
             self.velocity, self.grads, self.decay = (
                 zeros(members, net.size),
@@ -315,8 +322,9 @@ class Session:
         self.backward()
         self._running()
         gpu.update[(triton.cdiv(self.net.size, tiles.UPDATE), self.size.members)](
-            self.weights, self.velocity, self.grads, self.compute, self.decay, self.rates, *self._clock,
-            self.net.size, self.momentum, BLOCK=tiles.UPDATE,
+            self.weights, self.velocity, self.grads, self.compute, self.decay, self.anchor, self.correction,
+            self.rates, *self._clock, self.net.size, self.momentum, self.mu,
+            PULL=self.mu > 0, CORRECT=self.corrected, BLOCK=tiles.UPDATE,
         )  # fmt: skip
         self.step += 1
 
