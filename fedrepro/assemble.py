@@ -1,5 +1,6 @@
 """From a setting and a seed to the federation that they describe."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -7,11 +8,21 @@ import torch
 
 from fedrepro import partition
 from fedrepro.architecture import Architecture
-from fedrepro.data import Data, data_root, load, spec_of
+from fedrepro.data import Data, data_root, load, resized, spec_of
 from fedrepro.federation import Federation
 from fedrepro.rng import numpy_generator
 from fedrepro.setting import Setting, nearest
 from fedrepro.swiss_roll import swiss_roll
+
+
+@lru_cache(maxsize=4)
+def public_data(name: str, like: str, device: str) -> Data:
+    """Return the training images of one data set as public images for clients of another.
+
+    They are brought to the clients' size and normalised like the clients' images, as the teachers expect it.
+    """
+    train, spec = datasets(name, device)[0], spec_of(like)
+    return replace(resized(train, spec.shape[:2]), mean=spec.mean, std=spec.std)
 
 
 @lru_cache(maxsize=8)
@@ -30,7 +41,10 @@ def fingerprint(setting: Setting) -> str:
     if setting.data == "swiss_roll":
         return "generated"
     train, test = datasets(setting.data, "cpu")
-    return f"{train.fingerprint[:16]}-{test.fingerprint[:16]}"
+    found = f"{train.fingerprint[:16]}-{test.fingerprint[:16]}"
+    if setting.public_data:
+        found += f"-{datasets(setting.public_data, 'cpu')[0].fingerprint[:16]}"
+    return found
 
 
 def architecture(setting: Setting, classes: int) -> Architecture:
@@ -127,7 +141,7 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
         architecture(setting, train.class_count),
         train,
         tuple(torch.from_numpy(part) for part in parts),
-        train.subset(held),
+        public_data(setting.public_data, setting.data, device) if setting.public_data else train.subset(held),
         test,
         precision=setting.precision,
     )

@@ -13,12 +13,13 @@ import pandas as pd
 from fedrepro import methods, papers, paths, record, verdict
 from fedrepro.assemble import assemble
 from fedrepro.federation import Federation
-from fedrepro.method import Method, State, Trace
+from fedrepro.method import Method, Trace
 from fedrepro.papers import Cell
 from fedrepro.partition import class_counts
 from fedrepro.rng import Streams
 from fedrepro.runs import Outcome, Run, choose_device, play_all, provenance
 from fedrepro.setting import Setting
+from fedrepro.state import State
 from fedrepro.store import Store
 
 
@@ -174,7 +175,10 @@ class Book:
         return pd.DataFrame(shown, index=index)
 
     def points(self) -> pd.DataFrame:
-        """Return the comparison for plotting: row, column, mean, std, runs, source; one line per number."""
+        """Return the comparison for plotting, one line per number.
+
+        Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
+        """
         found = self.comparison()
         sources = {"paper": "paper", "recorded": "recorded (paper)", "short": "recorded (short)"}
         sources["smoke"] = "this run (smoke)"
@@ -184,7 +188,14 @@ class Book:
             std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
             one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
             tables.append(one.dropna(subset=["mean"]))
-        return pd.concat([table for table in tables if len(table)], ignore_index=True)
+        found = pd.concat([table for table in tables if len(table)], ignore_index=True)
+        return self._labelled(found)
+
+    def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Put the labels of each row's cell at paper scale in front of its columns."""
+        labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
+        known = [dict(labels.get((r, c), {})) for r, c in zip(frame["row"], frame["column"])]
+        return pd.concat([pd.DataFrame(known, index=frame.index), frame], axis=1)
 
     def claims(self) -> pd.DataFrame:
         """Return what the paper says of this item, and whether its own numbers and the records bear it out.
@@ -226,9 +237,7 @@ class Book:
         committed = record.read(self.folders[0], self.item.key, scale, rounds=rounds)
         if rounds:
             committed = committed.dropna(subset=["accuracy"])
-        labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
-        known = [dict(labels.get((r, c), {})) for r, c in zip(committed["row"], committed["column"])]
-        return pd.concat([pd.DataFrame(known, index=committed.index), committed], axis=1)
+        return self._labelled(committed)
 
     def save(self, figure: Any, *, data: pd.DataFrame, alt: str, name: str | None = None) -> list[str]:
         """Save a figure with its data and its description; returns the names of the files."""

@@ -104,7 +104,10 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: fedrepro data prepare cifar10 --archive cifar-10-python.tar.gz",
     )
     prepare.add_argument("name", help="such as cifar10")
-    prepare.add_argument("--archive", type=Path, metavar="FILE", help="the official archive, if already here")
+    source = prepare.add_mutually_exclusive_group()
+    source.add_argument("--archive", type=Path, metavar="FILE", help="the official archive, if already here")
+    text = "has images in train/CLASS/ and test/CLASS/ (or val/), instead of the archive"
+    source.add_argument("--from-folder", type=Path, metavar="DIR", help=text)
     text = "Show the data sets and the folder in which they are looked for."
     actions.add_parser("list", help=text, description=text, epilog="example: fedrepro data list")
     return main
@@ -282,10 +285,10 @@ def _data(options: argparse.Namespace) -> int:
     from fedrepro.prepare import prepare
 
     if options.action == "prepare":
-        print(prepare(options.name, archive=options.archive))
+        print(prepare(options.name, archive=options.archive, from_folder=options.from_folder))
         return 0
     for name, present, where, images in available():
-        print(f"{name:<12} {'ready' if present else 'missing':<8} {images:>6} images  {where}")
+        print(f"{name:<14} {'ready' if present else 'missing':<8} {images:>6} images  {where}")
     print(f"data root: {data_root()}")
     return 0
 

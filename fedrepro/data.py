@@ -1,7 +1,7 @@
 """Data sets: what they are, where they lie, and how they are read.
 
 The prepared form is `<data root>/<name>/{train,test}_images.npy` (uint8 NHWC) and `_labels.npy` (int64),
-written by `fedrepro.prepare` or copied by hand. A new data set is an entry here and one in its `ARCHIVES`.
+written by `fedrepro.prepare` or copied by hand. A new data set is an entry in `DATASETS` and in `ARCHIVES`.
 
 Shapes: N images, C classes, H, W height and width in pixels, D features.
 """
@@ -9,21 +9,18 @@ Shapes: N images, C classes, H, W height and width in pixels, D features.
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
+from fedrepro.datasets import DATASETS, SPLITS, Spec, Split
 from fedrepro.partition import apportion
-
-Split = Literal["train", "test"]
-SPLITS: tuple[Split, ...] = ("train", "test")
+from fedrepro.shipped import SHIPPED
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,46 +91,6 @@ def _check_range(what: str, values: Tensor, stop: int) -> None:
         raise ValueError(f"{what} must be in [0, {stop}), got {int(values.min())} to {int(values.max())}")
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What a data set must look like; the checksums are the fingerprints of its loaded splits."""
-
-    shape: tuple[int, int, int]
-    sizes: Mapping[Split, int]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    checksums: Mapping[Split, str]
-    shipped: bool = False  # by a dependency; otherwise it must be prepared
-
-
-DATASETS: Mapping[str, Spec] = {
-    "digits": Spec(
-        shape=(32, 32, 3),
-        sizes={"train": 1297, "test": 500},
-        classes=tuple("0123456789"),
-        shipped=True,
-        mean=(0.30575,) * 3,
-        std=(0.32379,) * 3,
-        checksums={
-            "train": "72c4a22d4dee7fd6efcb43321dd2fdd600c37d5781237636a0b147a7d4b4c585",
-            "test": "cd93fb6867833a4ed68b642ceb72fe9bda07396bf0e15de4a9958cbc276830c3",
-        },
-    ),
-    "cifar10": Spec(
-        shape=(32, 32, 3),
-        sizes={"train": 50_000, "test": 10_000},
-        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
-        checksums={
-            "train": "4678791e8b193077bc8acdfb69bd2cd024f0aee22026b37e000f3b5e13673625",
-            "test": "cb91f375612301f21baf3d187c68333c55c0d562c053bc6a708d34e8f2bd67d7",
-        },
-    ),
-}
-
-
 def spec_of(name: str) -> Spec:
     """Return what is known of a data set."""
     if name not in DATASETS:
@@ -179,7 +136,8 @@ def load(name: str, split: Split, *, root: Path | None = None) -> Data:
 
     That order is by label, then by a digest of the image: files in archive order, sorted by class or copied
     by hand in any order give bit-identical tensors, hence identical partitions. Nothing is shuffled. The
-    folder of prepared data is `root`, or `data_root()` if None.
+    folder of prepared data is `root`, or `data_root()` if None. Where a data set has no checksums, sizes and
+    counts of labels are checked and not the pixels (see `Spec`).
 
     Raises:
         FileNotFoundError: if a file is missing; the message names it and the command that mends it.
@@ -190,7 +148,7 @@ def load(name: str, split: Split, *, root: Path | None = None) -> Data:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if spec.shipped:
         place, mend = "scikit-learn", "install another version of scikit-learn"
-        images, labels = _digits(split)
+        images, labels = _shipped(name, split)
     else:
         paths = files(name, split, root or data_root())
         place, mend = f"{paths[0]} or {paths[1].name}", f"run `fedrepro data prepare {name}`"
@@ -199,12 +157,64 @@ def load(name: str, split: Split, *, root: Path | None = None) -> Data:
     order = canonical_order(images, labels)
     tensors = torch.from_numpy(images[order]), torch.from_numpy(labels[order])
     data = Data(name, *tensors, spec.classes, spec.mean, spec.std)
-    if data.fingerprint != spec.checksums[split]:
-        raise ValueError(
-            f"{place}: wrong content for {name}'s {split} split, SHA-256 expected {spec.checksums[split]},"
-            f" found {data.fingerprint}; {mend}"
-        )
+    if problem := _wrong_content(data, spec, split):
+        raise ValueError(f"{place}: wrong content for {name}'s {split} split, {problem}; {mend}")
     return data
+
+
+def _wrong_content(data: Data, spec: Spec, split: Split) -> str | None:
+    """Return how a split differs from its checksum or, without one, from equally many images per class."""
+    if split in spec.checksums:
+        expected = spec.checksums[split]
+        return None if data.fingerprint == expected else f"SHA-256 expected {expected}, found {data.fingerprint}"
+    counts = data.labels.bincount(minlength=data.class_count)
+    wrong = (counts != spec.per_class(split)).nonzero()
+    if not len(wrong):
+        return None
+    label = int(wrong[0])
+    return f"{spec.per_class(split)} images of class {data.classes[label]} expected, found {int(counts[label])}"
+
+
+RESIZED_AT_ONCE = 100  # images: more leave the caches, and their memory is mapped anew each time
+
+
+def resized(data: Data, size: tuple[int, int]) -> Data:
+    """Return the same images at another height and width.
+
+    Along each axis, pixels are averaged where the size shrinks by a whole factor; otherwise it is the bilinear
+    filter, widened where the size shrinks (antialias). All weights are integers and each pixel is divided and
+    rounded once, a half upwards, so every machine and device gets the same bytes.
+
+    Args:
+        data: images, not features.
+        size: the new height and width in pixels, each >= 1.
+    """
+    if data.images.ndim != 4 or min(size) < 1:
+        raise ValueError(f"size must be >= 1 x 1 for images, got {size} for {_describe(data.images)}")
+    if tuple(data.images.shape[1:3]) == tuple(size):
+        return data
+    device = data.images.device
+    rows, columns = (
+        torch.from_numpy(_weights(old, new)).to(device) for old, new in zip(data.images.shape[1:3], size)
+    )
+    divisor = (rows.sum(1)[:, None] * columns.sum(1))[..., None]
+    images = torch.empty((len(data), *size, 3), dtype=torch.uint8, device=device)
+    for begin in range(0, len(data), RESIZED_AT_ONCE):
+        chunk = slice(begin, begin + RESIZED_AT_ONCE)
+        # Exact: float64 holds integers up to 2^53, and no quotient of small ones rounds up to an integer
+        total = torch.einsum("ih,nhwc,jw->nijc", rows, data.images[chunk].double(), columns)
+        images[chunk] = ((2 * total + divisor) / (2 * divisor)).floor()
+    return replace(data, images=images)
+
+
+def _weights(old: int, new: int) -> np.ndarray:
+    """Return the integer weights, float64 [new, old], of the old pixels along an axis in each new one."""
+    if old % new == 0:
+        return np.kron(np.eye(new), np.ones(old // new))
+    # In units of 1 / (2 old new) of the axis, the centres lie at odd multiples of `old` and of `new`. The filter
+    # is a triangle that reaches as far as two pixels of the coarser grid are apart.
+    apart = np.abs(old * (2 * np.arange(new)[:, None] + 1) - new * (2 * np.arange(old) + 1))
+    return np.maximum(2 * max(old, new) - apart, 0).astype(np.float64)
 
 
 def canonical_order(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -230,20 +240,10 @@ def _array(path: Path, dtype: str, shape: list[int], stop: int, mend: str) -> np
     return array
 
 
-def _digits(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Return scikit-learn's 8x8 digits enlarged to uint8 [n, 32, 32, 3] pixels, and labels [n].
-
-    The test split is the start of every class in canonical order, 500 images in proportion. Pixels times
-    255/16 and bilinear weights in eighths are exact in float32, so every machine gets the same bytes.
-    """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = torch.from_numpy(digits.images).float()[:, None] * (255 / 16)
-    enlarged = interpolate(pixels, size=(32, 32), mode="bilinear", align_corners=False)
-    images = enlarged.round().to(torch.uint8).permute(0, 2, 3, 1).repeat(1, 1, 1, 3).numpy()
-    labels = digits.target.astype(np.int64)
-    order, quota = canonical_order(images, labels), apportion(np.bincount(labels), 500)
+def _shipped(name: str, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Return a shipped data set's split: the test images are the start of every class in canonical order."""
+    images, labels = SHIPPED[name]()
+    order, quota = canonical_order(images, labels), apportion(np.bincount(labels), spec_of(name).sizes["test"])
     test = np.concatenate([order[labels[order] == c][:n] for c, n in enumerate(quota)])
     index = test if split == "test" else np.setdiff1d(order, test)
     return images[index], labels[index]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro.ensemble import Ensemble
@@ -28,6 +29,7 @@ class Distilled:
     targets: Tensor
 
 
+TARGETS = ("ensemble", "labels")
 Distill = Callable[[Stack, Ensemble, Federation, Streams], Distilled]
 
 
@@ -68,6 +70,8 @@ class DistillSgd:
         weight_decay: >= 0.
         augment: augmentation of the student's inputs.
         loss_scale: 1 is the paper's loss; 1/C that of the released code, which also averages over classes.
+        targets: "ensemble", or "labels": the public images' true labels, which no server has; then the ensemble is
+            never asked (FedBE's Table 2 and Figure 2, ground truth).
     """
 
     epochs: int
@@ -77,6 +81,12 @@ class DistillSgd:
     weight_decay: float
     augment: Augment
     loss_scale: float = 1.0
+    targets: str = "ensemble"
+
+    def __post_init__(self) -> None:
+        """Check the option."""
+        if self.targets not in TARGETS:
+            raise ValueError(f"targets must be one of {TARGETS}, got {self.targets!r}")
 
     def __call__(self, average: Stack, teacher: Ensemble, federation: Federation, streams: Streams) -> Distilled:
         """Return the student after the last step."""
@@ -101,7 +111,11 @@ class DistillSgd:
                 f"SWA collects no model: no end of a {every}-step cycle after step {start}; "
                 "distil longer or lower swa_start"
             )
-        targets = teacher(federation.public)
+        if self.targets == "labels":
+            classes = federation.architecture.classes
+            targets = F.one_hot(federation.public.labels, classes).to(average.params.dtype)
+        else:
+            targets = teacher(federation.public)
         sgd = Sgd(lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay)
         try:
             trained = federation.train(
@@ -131,6 +145,7 @@ class DistillSwa(DistillSgd):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        super().__post_init__()
         if self.swa_start < 0 or self.cycle < 1:
             raise ValueError(f"swa_start must be >= 0 and cycle >= 1, got {self.swa_start} and {self.cycle}")
 

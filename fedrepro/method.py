@@ -3,19 +3,22 @@
     plan     who takes part, from which model, how long                     [S]
     train    the clients' own training                                      [S, ...]
     weigh    shares of the participants                                     [K, S]
-    server   mix(shares, clients), and what the server makes of it          [K, ...]
+    server   what becomes of mix(shares, clients)                           [K, ...]
     teach    the ensemble's members                                         [M, ...]
     combine  the members' outputs into one prediction                       [N, C]
     distill  from the prediction back to a model                            [K, ...]
 
-"Off" is a value as well (`Nobody`, `Keep`): no stage asks which method it serves.
+"Off" is a value as well (`Nobody`, `Keep`): no stage asks which method it serves. What a stage must remember from
+round to round (SCAFFOLD's control variates, the server's momentum) it finds in the state's memory by name, and
+returns anew; it changes nothing in place.
 
 Shapes: S participants, K global models, M members, N images, C classes, P parameters.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -25,29 +28,18 @@ from fedrepro.ensemble import Combine, Ensemble
 from fedrepro.federation import Federation
 from fedrepro.kernels.plain import Trained
 from fedrepro.plan import Participants
-from fedrepro.posterior import Aggregation, Teach
+from fedrepro.posterior import Aggregation, Nobody, Teach
 from fedrepro.rng import Streams
-from fedrepro.stack import Stack
-
-
-@dataclass(frozen=True)
-class State:
-    """What a run carries from round to round.
-
-    round: rounds done; models: the global models [K]; memory: further tensors by name, such as momentum.
-    """
-
-    round: int
-    models: Stack
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
+from fedrepro.stack import Stack, mix, plus
+from fedrepro.state import Memory, State
 
 
 @dataclass(frozen=True)
 class Trace:
     """What a reader may want to look at after a round.
 
-    who: participants; start: the models sent out [S]; clients: those that came back [S]; shares [K, S];
-    average: the aggregated model [K];
+    who: participants; start: the models sent out [S]; clients: those that came back [S] (both empty where clients
+    were averaged as they finished); shares [K, S]; average: the aggregated model [K];
     teacher: the ensemble; targets [N, C]: its predictions on the public images, no rows when not asked;
     train_loss, distill_loss: means over steps; seconds: wall time by stage.
     """
@@ -121,9 +113,10 @@ def one_global_model(federation: Federation, seed: int) -> State:
 
 
 Plan = Callable[[int, Streams], Participants]
-Train = Callable[[Stack, Participants, Federation, Streams], Trained]
+Train = Callable[[Stack, Participants, Federation, Streams, Memory], tuple[Trained, Memory]]
 Weigh = Callable[[Federation, Participants], Tensor]
-Server = Callable[[Tensor, Stack, Federation], Stack]
+Server = Callable[[Stack, Stack, State, Federation], tuple[Stack, Memory]]
+GROUP_BYTES = 2 << 30  # of clients' models at once, where no teacher needs them all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +135,26 @@ class Stages:
         """Play one round (FedBE Algorithm 1, one pass of its loop over r)."""
         watch = Stopwatch(federation.device)
         who = self.plan(federation.clients, streams)
-        start = state.models.take(list(who.models))
-        trained = self.train(start, who, federation, streams)
-        watch.lap("train")
-        shares = self.weigh(federation, who)
-        average = self.server(shares, trained.stack, federation)
+        size = self._group(len(who.clients), state.models)
+        memory, losses, averages = dict(state.memory), list[Tensor](), list[Stack]()
+        for first in range(0, len(who.clients), size):
+            part = slice(first, first + size)
+            group = Participants(who.clients[part], who.models[part], who.epochs[part])
+            start = state.models.take(list(group.models))
+            trained, changes = self.train(start, group, federation, streams, state.memory)
+            memory |= changes
+            losses.append(trained.loss.double().cpu())
+            watch.lap("train")
+            shares = self.weigh(federation, who)
+            averages.append(mix(shares[:, part], trained.stack))
+            watch.lap("aggregate")
+        clients = trained.stack
+        if size < len(who.clients):
+            start, clients = start.take(slice(0, 0)), clients.take(slice(0, 0))
+        average, changes = self.server(reduce(plus, averages), trained.stack, state, federation)
+        memory |= changes
         watch.lap("aggregate")
-        round = Aggregation(start, trained.stack, shares, average)
+        round = Aggregation(start, clients, shares, average)
         teacher = Ensemble(self.teach(round, federation, streams), self.combine, federation)
         watch.lap("teach")
         distilled: Distilled = self.distill(average, teacher, federation, streams)
@@ -156,16 +162,28 @@ class Stages:
         trace = Trace(
             who,
             start,
-            trained.stack,
+            clients,
             shares,
             average,
             teacher,
             distilled.targets,
-            float(trained.loss.double().cpu() @ shares[0].double()),
+            float(torch.cat(losses) @ shares[0].double()),
             distilled.loss,
             watch.seconds,
         )
-        return State(state.round + 1, distilled.student, state.memory), trace
+        return State(state.round + 1, distilled.student, memory), trace
+
+    def _group(self, participants: int, models: Stack) -> int:
+        """Return how many clients are trained before they are averaged: all, unless nobody needs them after that.
+
+        Then memory does not grow with the number of clients.
+        """
+        if self.teach != Nobody() or not getattr(self.train, "in_groups", False):
+            return participants
+        # A client has a first model, a last one, their average over steps, and momentum.
+        return max(
+            1, min(participants, GROUP_BYTES // (4 * models.params.element_size() * models.params.shape[1]))
+        )
 
 
 def compose(

@@ -1,45 +1,74 @@
 """The catalogue of methods: each name with the stages that it is composed of."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from fedrepro.data import spec_of
 from fedrepro.distill import Distill, DistillSgd, DistillSwa, Keep
 from fedrepro.ensemble import Ensemble, MeanOfProbabilities
 from fedrepro.federation import Federation
-from fedrepro.local import LocalSgd, local_batches
-from fedrepro.method import Method, State, Stopwatch, Trace, compose, one_global_model
-from fedrepro.optim import Constant, Cyclical
-from fedrepro.plan import Augment, Participants, Sample
+from fedrepro.local import LocalSgd, Scaffold, local_batches
+from fedrepro.method import Method, Stopwatch, Trace, Train, compose, one_global_model
+from fedrepro.optim import Constant, Cyclical, Proximal
+from fedrepro.plan import NO_AUGMENT, Augment, Participants, Sample
 from fedrepro.posterior import Average, Clients, Dirichlet, Gaussian, GaussianOfficial, Nobody, Teach, Union
 from fedrepro.rng import Streams
-from fedrepro.server import BySize, Replace
+from fedrepro.server import BySize, Momentum, Replace
 from fedrepro.setting import Setting, nearest
-
-CLASSES = {"digits": 10, "cifar10": 10, "swiss_roll": 3}
+from fedrepro.state import State
+from fedrepro.swiss_roll import ARMS
 
 
 def plan(setting: Setting) -> Sample:
     """Return the plan stage of a setting."""
-    return Sample(participation=setting.participation, local_epochs=setting.local_epochs)
+    return Sample(
+        participation=setting.participation, local_epochs=setting.local_epochs, uneven=setting.uneven_epochs
+    )
 
 
 def augment(setting: Setting) -> Augment:
-    """Return the augmentation of a setting, the same for clients and student."""
+    """Return the augmentation of a setting's clients, and of its student unless that has none."""
     return Augment(pad=setting.augment_pad, flip=setting.augment_flip)
 
 
+def _local(setting: Setting) -> dict[str, Any]:
+    return {
+        "lr": setting.client_lr,
+        "lr_schedule": setting.lr_schedule,
+        "rounds": setting.rounds,
+        "batch_size": setting.client_batch,
+        "momentum": setting.client_momentum,
+        "weight_decay": setting.client_weight_decay,
+        "augment": augment(setting),
+        "lr_decay": setting.client_lr_decay,
+    }
+
+
 def local_sgd(setting: Setting) -> LocalSgd:
-    """Return the clients' training of a setting."""
-    return LocalSgd(
-        lr=setting.client_lr,
-        lr_schedule=setting.lr_schedule,
-        rounds=setting.rounds,
-        batch_size=setting.client_batch,
-        momentum=setting.client_momentum,
-        weight_decay=setting.client_weight_decay,
-        augment=augment(setting),
-    )
+    """Return the clients' training of a setting: plain SGD."""
+    return LocalSgd(**_local(setting))
+
+
+def local_proximal(setting: Setting) -> LocalSgd:
+    """Return the clients' training of a setting with FedProx's term."""
+    return LocalSgd(**_local(setting), proximal=Proximal(mu=setting.proximal_mu, form=setting.proximal_form))
+
+
+def local_scaffold(setting: Setting) -> Scaffold:
+    """Return the clients' training of a setting with SCAFFOLD's control variates."""
+    return Scaffold(**_local(setting), length=setting.scaffold_length)
+
+
+def replace(setting: Setting) -> Replace:
+    """Return the server of a setting: the average becomes the global model."""
+    return Replace(bn_buffers=setting.bn_buffers)
+
+
+def momentum(setting: Setting) -> Momentum:
+    """Return the server of a setting with FedAvgM's momentum."""
+    return Momentum(beta=setting.server_momentum, form=setting.momentum_form, bn_buffers=setting.bn_buffers)
 
 
 def posterior(setting: Setting) -> Teach:
@@ -62,45 +91,69 @@ def posterior(setting: Setting) -> Teach:
     return choices[setting.posterior]()
 
 
-def _loss_scale(setting: Setting) -> float:
-    return 1.0 if setting.loss_scale == "paper" else 1.0 / CLASSES[setting.data]
+def teachers(setting: Setting) -> Teach:
+    """Return FedBE's teachers of a setting.
+
+    Raises:
+        ValueError: unless `teachers` names some of average, clients and samples, each once.
+    """
+    sources: dict[str, Callable[[], Teach]] = {
+        "average": Average,
+        "clients": Clients,
+        "samples": lambda: posterior(setting),
+    }
+    chosen = setting.teachers.split("+")
+    if sorted(chosen) != sorted(set(chosen) & set(sources)):
+        raise ValueError(f"teachers must be some of {list(sources)} joined by +, got {setting.teachers!r}")
+    return Union(tuple(sources[name]() for name in chosen))
+
+
+def _classes(setting: Setting) -> int:
+    return ARMS if setting.data == "swiss_roll" else len(spec_of(setting.data).classes)
+
+
+def _distill(setting: Setting) -> dict[str, Any]:
+    return {
+        "epochs": setting.distill_epochs,
+        "batch_size": setting.distill_batch,
+        "momentum": setting.distill_momentum,
+        "weight_decay": setting.distill_weight_decay,
+        "augment": augment(setting) if setting.distill_augment else NO_AUGMENT,
+        "loss_scale": 1.0 if setting.loss_scale == "paper" else 1.0 / _classes(setting),
+    }
 
 
 def distill_sgd(setting: Setting) -> DistillSgd:
     """Return plain momentum distillation of a setting."""
-    return DistillSgd(
-        epochs=setting.distill_epochs,
-        batch_size=setting.distill_batch,
-        schedule=Constant(lr=setting.distill_lr),
-        momentum=setting.distill_momentum,
-        weight_decay=setting.distill_weight_decay,
-        augment=augment(setting),
-        loss_scale=_loss_scale(setting),
-    )
+    return DistillSgd(**_distill(setting), schedule=Constant(lr=setting.distill_lr))
 
 
-def distill_swa(setting: Setting) -> DistillSwa:
-    """Return stochastic weight averaging of a setting."""
+def distill_swa(setting: Setting, targets: str = "ensemble") -> DistillSwa:
+    """Return stochastic weight averaging of a setting, on the ensemble's targets or on true labels."""
     return DistillSwa(
-        epochs=setting.distill_epochs,
-        batch_size=setting.distill_batch,
+        **_distill(setting),
         schedule=Cyclical(high=setting.distill_lr, low=setting.swa_lr_low, cycle=setting.swa_cycle),
-        momentum=setting.distill_momentum,
-        weight_decay=setting.distill_weight_decay,
-        augment=augment(setting),
-        loss_scale=_loss_scale(setting),
         swa_start=setting.swa_start,
         cycle=setting.swa_cycle,
+        targets=targets,
     )
 
 
-def _federated(setting: Setting, *, teach: Teach, distill: Distill, answer: str = "student") -> Method:
+def _federated(
+    setting: Setting,
+    *,
+    train: Train,
+    server: Replace,
+    teach: Teach,
+    distill: Distill,
+    answer: str = "student",
+) -> Method:
     """Compose the stages that all methods here share with those in which they differ."""
     return compose(
         plan=plan(setting),
-        train=local_sgd(setting),
+        train=train,
         weigh=BySize(),
-        server=Replace(bn_buffers=setting.bn_buffers),
+        server=server,
         teach=teach,
         combine=MeanOfProbabilities(sharpen=setting.sharpen),
         distill=distill,
@@ -108,33 +161,111 @@ def _federated(setting: Setting, *, teach: Teach, distill: Distill, answer: str 
     )
 
 
+def _averaging(setting: Setting, *, train: Train, server: Replace) -> Method:
+    """Compose a method without an ensemble."""
+    return _federated(setting, train=train, server=server, teach=Nobody(), distill=Keep())
+
+
+def _fedbe(setting: Setting, *, train: Train, server: Replace) -> Method:
+    """Compose FedBE on top of some local training and server (FedBE 5.3)."""
+    return _federated(setting, train=train, server=server, teach=teachers(setting), distill=distill_swa(setting))
+
+
 def fedavg(setting: Setting) -> Method:
     """FedAvg: the weighted average replaces the global model (FedBE section 3.1)."""
-    return _federated(setting, teach=Nobody(), distill=Keep())
+    return _averaging(setting, train=local_sgd(setting), server=replace(setting))
+
+
+def fedprox(setting: Setting) -> Method:
+    """FedProx: FedAvg whose clients are held near the model sent out (Li et al. 2020, eq. 2)."""
+    return _averaging(setting, train=local_proximal(setting), server=replace(setting))
+
+
+def fedavgm(setting: Setting) -> Method:
+    """FedAvgM: FedAvg with momentum on the server (Hsu et al. 2019)."""
+    return _averaging(setting, train=local_sgd(setting), server=momentum(setting))
+
+
+def scaffold(setting: Setting) -> Method:
+    """SCAFFOLD: FedAvg with control variates against client drift (Karimireddy et al. 2020, option II)."""
+    return _averaging(setting, train=local_scaffold(setting), server=replace(setting))
 
 
 def one_ensemble(setting: Setting) -> Method:
     """1-Ensemble: one long round, then the clients' models predict together (FedBE 5.1, Baselines)."""
-    return _federated(setting, teach=Clients(), distill=Keep(), answer="ensemble")
+    return _federated(
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=Clients(),
+        distill=Keep(),
+        answer="ensemble",
+    )
+
+
+def fedavg_ensemble(setting: Setting) -> Method:
+    """FedAvg whose last round's clients, average and samples predict together (FedBE C.2)."""
+    return _federated(
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=teachers(setting),
+        distill=Keep(),
+        answer="ensemble",
+    )
 
 
 def v_distillation(setting: Setting) -> Method:
     """v-Distillation: the clients alone teach, plain SGD (FedBE 5.1, Baselines)."""
-    return _federated(setting, teach=Clients(), distill=distill_sgd(setting))
+    return _federated(
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=Clients(),
+        distill=distill_sgd(setting),
+    )
 
 
 def fedbe(setting: Setting) -> Method:
     """FedBE: average, clients and posterior samples teach, SWA distils (FedBE Algorithm 1)."""
-    return _federated(
-        setting, teach=Union((Average(), Clients(), posterior(setting))), distill=distill_swa(setting)
-    )
+    return _fedbe(setting, train=local_sgd(setting), server=replace(setting))
 
 
 def fedbe_without_swa(setting: Setting) -> Method:
     """FedBE with plain SGD in place of SWA (the dagger row of FedBE's Table 1)."""
     return _federated(
-        setting, teach=Union((Average(), Clients(), posterior(setting))), distill=distill_sgd(setting)
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=teachers(setting),
+        distill=distill_sgd(setting),
     )
+
+
+def fedbe_ground_truth(setting: Setting) -> Method:
+    """FedBE's distillation on the public images' true labels: a bound, not a method (FedBE Table 2)."""
+    return _federated(
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=Nobody(),
+        distill=distill_swa(setting, targets="labels"),
+    )
+
+
+def fedbe_fedprox(setting: Setting) -> Method:
+    """FedBE with FedProx's clients (FedBE 5.3 and Table 7)."""
+    return _fedbe(setting, train=local_proximal(setting), server=replace(setting))
+
+
+def fedbe_fedavgm(setting: Setting) -> Method:
+    """FedBE with FedAvgM's server: its model is the average that teaches and from which the student starts."""
+    return _fedbe(setting, train=local_sgd(setting), server=momentum(setting))
+
+
+def fedbe_scaffold(setting: Setting) -> Method:
+    """FedBE with SCAFFOLD's clients (FedBE 5.3)."""
+    return _fedbe(setting, train=local_scaffold(setting), server=replace(setting))
 
 
 def centralized(setting: Setting) -> Method:
@@ -172,12 +303,12 @@ def centralized(setting: Setting) -> Method:
 
 
 METHODS: dict[str, Callable[[Setting], Method]] = {
-    "fedavg": fedavg,
-    "one_ensemble": one_ensemble,
-    "v_distillation": v_distillation,
-    "fedbe": fedbe,
-    "fedbe_without_swa": fedbe_without_swa,
-    "centralized": centralized,
+    method.__name__: method
+    for method in (
+        *(fedavg, fedprox, fedavgm, scaffold, one_ensemble, fedavg_ensemble, v_distillation),
+        *(fedbe, fedbe_without_swa, fedbe_ground_truth, fedbe_fedprox, fedbe_fedavgm, fedbe_scaffold),
+        centralized,
+    )
 }
 
 

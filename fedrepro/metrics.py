@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedrepro.federation import Federation
-from fedrepro.method import Method, State, Trace
+from fedrepro.method import Method, Trace
+from fedrepro.state import State
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
@@ -39,7 +40,8 @@ def evaluate(
 
     Returns:
         accuracy: of the global model on the test images; average_accuracy: of the aggregated model before
-        distillation; teacher_accuracy: of the pseudo-labels on the public images, NaN if there are none;
+        distillation; teacher_accuracy: of the pseudo-labels on the public images, NaN if there are none or these
+        images are of other classes;
         ensemble_accuracy: of the teachers together on the test images, NaN unless `last`; train_loss;
         distill_loss; ensemble_size.
     """
@@ -48,11 +50,12 @@ def evaluate(
     student = accuracy(federation.predict(state.models.take(slice(0, 1)), federation.test)[0], labels)
     distilled = len(trace.targets) > 0
     average = accuracy(federation.predict(trace.average, federation.test)[0], labels) if distilled else student
+    known = distilled and federation.public.classes == federation.data.classes
     together = last and len(trace.teacher.members) > 0
     return {
         "accuracy": student,
         "average_accuracy": average,
-        "teacher_accuracy": accuracy(trace.targets, federation.public.labels) if distilled else nan,
+        "teacher_accuracy": accuracy(trace.targets, federation.public.labels) if known else nan,
         "ensemble_accuracy": accuracy(trace.teacher(federation.test), labels) if together else nan,
         "ensemble_size": float(len(trace.teacher.members)),
         "train_loss": trace.train_loss,

@@ -22,6 +22,23 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Decaying:
+    """A learning rate that shrinks by a factor from step to step (FedBE's Figure 5: 0.99).
+
+    Args:
+        lr: learning rate of the first step.
+        decay: factor, in (0, 1]; 1 is `Constant`.
+    """
+
+    lr: float
+    decay: float
+
+    def steps(self, count: int) -> Tensor:
+        """Return the learning rate of each step, [T] float64."""
+        return self.lr * self.decay ** torch.arange(count, dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cyclical:
     """SWA's saw tooth: linear from `high` down to `low` within each cycle, then back up (FedBE 5.1).
 

@@ -31,10 +31,13 @@ class Sample:
     Args:
         participation: share of the clients that take part, in (0, 1].
         local_epochs: passes over its own data that each client makes, >= 1.
+        uneven: stragglers: each client makes a number of passes that is drawn anew for each round, uniformly
+            from 1 to `local_epochs` (FedBE 5.3: from (0, 20]).
     """
 
     participation: float
     local_epochs: int
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -47,7 +50,14 @@ class Sample:
         """Return this round's participants in ascending order of client number."""
         count = max(1, int(self.participation * clients + 0.5))
         chosen = torch.randperm(clients, generator=streams.torch("participants"))[:count].sort().values
-        return Participants(tuple(chosen.tolist()), (0,) * count, (self.local_epochs,) * count)
+        who = tuple(chosen.tolist())
+        epochs = (self.local_epochs,) * count
+        if self.uneven:
+            epochs = tuple(
+                int(torch.randint(1, self.local_epochs + 1, (1,), generator=streams.torch("local epochs", client)))
+                for client in who
+            )
+        return Participants(who, (0,) * count, epochs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,13 @@ Shapes: K global models, S clients, P parameters.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedrepro.federation import Federation
 from fedrepro.plan import Participants
-from fedrepro.stack import Stack, mix
+from fedrepro.stack import Stack
+from fedrepro.state import Memory, State
 
 BN_BUFFERS = ("average", "last_client", "recalibrate")
 
@@ -41,11 +43,67 @@ class Replace:
         if self.bn_buffers not in BN_BUFFERS:
             raise ValueError(f"bn_buffers must be one of {BN_BUFFERS}, got {self.bn_buffers!r}")
 
-    def __call__(self, shares: Tensor, clients: Stack, federation: Federation) -> Stack:
-        """Return the aggregated model, a stack of one, from shares [1, S] and clients [S]."""
-        average = mix(shares, clients)
+    def __call__(
+        self, average: Stack, clients: Stack, state: State, federation: Federation
+    ) -> tuple[Stack, Memory]:
+        """Return the aggregated model, a stack of one, from the mean of the clients and the clients [S]."""
+        return self._statistics(average, clients, federation), {}
+
+    def _statistics(self, average: Stack, clients: Stack, federation: Federation) -> Stack:
         if self.bn_buffers == "last_client":
             return Stack(average.layout, average.params, clients.buffers[-1:], clients.counters[-1:])
         if self.bn_buffers == "recalibrate":
             return federation.recalibrate(average)
         return average
+
+
+MOMENTUM_FORMS = ("heavy_ball", "ema")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum(Replace):
+    """FedAvgM: the server moves along a running sum of the clients' mean updates (Hsu et al. 2019).
+
+    With delta = w_t - sum_i p_i w_i and v_0 = 0: v <- beta v + delta, w_{t+1} = w_t - v. Parameters only;
+    BatchNorm statistics come from the clients as with `Replace`. w_t is the model that was sent out, so under
+    FedBE it is the distilled one.
+
+    "ema" is the form of FedBE's released code: v <- beta v + (1 - beta) delta from the third round on, on
+    BatchNorm statistics as well; in the first two rounds w_{t+1} is the plain average and v its delta.
+
+    Args:
+        beta: in [0, 1); 0 is `Replace`.
+        form: a name of `MOMENTUM_FORMS`.
+    """
+
+    beta: float
+    form: str = "heavy_ball"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        if self.form not in MOMENTUM_FORMS:
+            raise ValueError(f"the momentum's form must be one of {MOMENTUM_FORMS}, got {self.form!r}")
+
+    def __call__(
+        self, average: Stack, clients: Stack, state: State, federation: Federation
+    ) -> tuple[Stack, Memory]:
+        """Return the moved model, a stack of one, and the velocities to remember."""
+        sent, beta = state.models, self.beta
+        if self.form == "heavy_ball":
+            delta = sent.params - average.params
+            velocity = beta * state.memory.get("server_velocity", torch.zeros_like(delta)) + delta
+            moved = Stack(average.layout, sent.params - velocity, average.buffers, average.counters)
+            return self._statistics(moved, clients, federation), {"server_velocity": velocity}
+        average = self._statistics(average, clients, federation)
+        deltas = {
+            "server_velocity": sent.params - average.params,
+            "server_buffers": sent.buffers - average.buffers,
+        }
+        if state.round < 2:
+            return average, deltas
+        speeds = {name: beta * state.memory[name] + (1 - beta) * delta for name, delta in deltas.items()}
+        params, buffers = sent.params - speeds["server_velocity"], sent.buffers - speeds["server_buffers"]
+        return Stack(average.layout, params, buffers, average.counters), speeds

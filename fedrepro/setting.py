@@ -10,7 +10,19 @@ from typing import Any
 
 # A setting that came later than others has here the value that stands for "as before it existed". It then does
 # not count in the hash, so runs and records from before keep their keys.
-NEUTRAL: Mapping[str, Any] = {"turns": 0.6}
+NEUTRAL: Mapping[str, Any] = {
+    "turns": 0.6,
+    "public_data": "",
+    "uneven_epochs": False,
+    "client_lr_decay": 1.0,
+    "proximal_mu": 0.0,
+    "proximal_form": "squared",
+    "scaffold_length": "effective",
+    "server_momentum": 0.0,
+    "momentum_form": "heavy_ball",
+    "teachers": "average+clients+samples",
+    "distill_augment": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +48,23 @@ class Setting:
         major_classes, major_images, minor_images: the Step partition's classes per client with many images,
             images of each of those, and images of every other class.
         public_images: images set aside, stratified, for the server.
+        public_data: data set whose training images the server distils on instead, all of them; "" for none.
         client_images: images of all clients together, stratified; 0 for all that the server leaves. The Step
             partition sets its own number.
         noise, turns: radius noise and turns of each arm of the Swiss roll.
         rounds: communication rounds; epochs of centralised training.
         participation: share of clients per round, in (0, 1].
         local_epochs: passes over a client's images per round.
+        uneven_epochs: whether each client makes from 1 to `local_epochs` passes, drawn for each round.
         client_batch, client_lr, client_momentum, client_weight_decay: local SGD.
+        client_lr_decay: factor on the learning rate from step to step within a round.
+        proximal_mu, proximal_form: FedProx's term, see `optim.Proximal`.
+        scaffold_length: see `local.Scaffold`.
         lr_schedule: learning rate over rounds, a name of `optim.ROUND_SCHEDULES`.
         augment_pad, augment_flip: crops after padding by so many pixels; mirroring.
         method: name of a method, see `methods.METHODS`.
+        server_momentum, momentum_form: FedAvgM's beta and form, see `server.Momentum`.
+        teachers: FedBE's teachers: some of "average", "clients" and "samples", joined by "+".
         bn_buffers: where the average's BatchNorm statistics come from, see `server.Replace`.
         samples: teachers drawn from the posterior.
         posterior: "gaussian", "dirichlet" or "gaussian_official".
@@ -54,6 +73,7 @@ class Setting:
         sharpen: exponent on the ensemble's probabilities.
         distill_epochs, distill_batch, distill_momentum, distill_weight_decay: distillation's SGD.
         distill_lr: its constant learning rate without SWA, and the top of the cycle with SWA.
+        distill_augment: whether the student sees augmented images.
         swa_lr_low, swa_start, swa_cycle: the bottom of the cycle, first collection and cycle in steps.
         loss_scale: "paper" (cross-entropy) or "official" (divided by the number of classes).
         precision: "float32" or "bfloat16" convolutions.
@@ -75,21 +95,30 @@ class Setting:
     major_images: int
     minor_images: int
     public_images: int
+    public_data: str
     client_images: int
     noise: float
     turns: float
     rounds: int
     participation: float
     local_epochs: int
+    uneven_epochs: bool
     client_batch: int
     client_lr: float
+    client_lr_decay: float
     client_momentum: float
     client_weight_decay: float
+    proximal_mu: float
+    proximal_form: str
+    scaffold_length: str
     lr_schedule: str
     augment_pad: int
     augment_flip: bool
     method: str
+    server_momentum: float
+    momentum_form: str
     bn_buffers: str
+    teachers: str
     samples: int
     posterior: str
     dirichlet_alpha: float
@@ -100,6 +129,7 @@ class Setting:
     distill_lr: float
     distill_momentum: float
     distill_weight_decay: float
+    distill_augment: bool
     swa_lr_low: float
     swa_start: int
     swa_cycle: int
@@ -108,7 +138,7 @@ class Setting:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Setting":
-        """Build a setting from plain values.
+        """Build a setting from plain values; those of `NEUTRAL` may be left out.
 
         Raises:
             ValueError: for an unknown name (with the nearest real one), a missing one, or a value of the wrong
@@ -118,6 +148,7 @@ class Setting:
         for name in values:
             if name not in names:
                 raise ValueError(f"unknown setting {name!r}{nearest(name, names)}")
+        values = {**NEUTRAL, **values}
         missing = [name for name in names if name not in values]
         if missing:
             raise ValueError(f"settings without a value: {', '.join(missing)}")

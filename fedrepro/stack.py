@@ -170,3 +170,17 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
         weights @ stack.buffers,
         counts.amax(1) if len(stack) else stack.counters,
     )
+
+
+def plus(one: Stack, other: Stack) -> Stack:
+    """Add two stacks member by member, as parts of a `mix` that was formed in groups; counters: the larger.
+
+    Args:
+        one, other: stacks of one architecture with equally many members.
+    """
+    return Stack(
+        one.layout,
+        one.params + other.params,
+        one.buffers + other.buffers,
+        torch.maximum(one.counters, other.counters),
+    )

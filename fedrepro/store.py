@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedrepro.method import State
 from fedrepro.paths import runs_folder
 from fedrepro.setting import Setting, digest
 from fedrepro.stack import Layout, Stack
+from fedrepro.state import State
 
 PARTIAL = ".partial"  # ends the name of a file that is being written
 NUMERICS = 1  # raise whenever the same setting and seed would give other numbers than before

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from fedrepro.data import Data
 
+ARMS = 3  # classes of FedBE's toy
+
 
 def swiss_roll(
     *,
@@ -16,7 +18,7 @@ def swiss_roll(
     client_images: int = 300,
     majority: float = 0.8,
     test_images: int = 300,
-    arms: int = 3,
+    arms: int = ARMS,
     turns: float,
     noise: float,
     rng: np.random.Generator,

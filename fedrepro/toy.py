@@ -14,11 +14,12 @@ from fedrepro import methods
 from fedrepro.assemble import assemble
 from fedrepro.ensemble import Ensemble, MeanOfProbabilities
 from fedrepro.federation import Federation
-from fedrepro.method import State, Trace
+from fedrepro.method import Trace
 from fedrepro.metrics import accuracy, confidence_histogram
 from fedrepro.rng import Streams
 from fedrepro.setting import Setting
 from fedrepro.stack import Stack, mix
+from fedrepro.state import State
 
 
 def play(setting: Setting, seed: int, device: str = "cpu") -> tuple[Federation, State, Trace]:

@@ -1,5 +1,6 @@
 """The data sets: what is refused, what is read, and that the order of a file does not matter."""
 
+import dataclasses
 import hashlib
 import math
 import re
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from fedrepro import data
-from fedrepro.data import Data, Spec, available, canonical_order, data_root, files, load
+from fedrepro import data, shipped
+from fedrepro.data import Data, Spec, available, canonical_order, data_root, files, load, resized
 from fedrepro.swiss_roll import swiss_roll
 
 CLASSES = ("a", "b", "c")
@@ -237,6 +239,20 @@ class TestLoadPrepared:
         with pytest.raises(ValueError, match=message + r".*run `fedrepro data prepare small`"):
             load("small", "train", root=prepared)
 
+    def test_without_checksums_the_labels_are_counted(
+        self, prepared: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec = dataclasses.replace(data.DATASETS["small"], checksums={})
+        monkeypatch.setattr(data, "DATASETS", {"small": spec})
+        rewrite(prepared, images(seed=1).numpy())  # other pixels pass
+        assert load("small", "train", root=prepared).labels.tolist() == [0, 0, 1, 1, 2, 2]
+        rewrite(prepared, labels=np.array([0, 1, 1, 2, 1, 0]))
+        with pytest.raises(
+            ValueError,
+            match=r"wrong content for small's train split, 2 images of class b expected, found 3; run `fedrepro",
+        ):
+            load("small", "train", root=prepared)
+
     def test_unknown_names(self, prepared: Path) -> None:
         with pytest.raises(ValueError, match="data set must be one of small, digits, got 'mnist'"):
             load("mnist", "train", root=prepared)
@@ -301,6 +317,132 @@ class TestDigits:
         monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: digits)
         with pytest.raises(ValueError, match=r"scikit-learn: wrong content .*expected"):
             [load("digits", split) for split in data.SPLITS]
+
+
+class TestPhotos:
+    def test_sizes_and_classes(self) -> None:
+        for split, per_class in (("train", 50), ("test", 10)):
+            part = load("photos", split)  # type: ignore[arg-type]
+            assert part.images.shape == (2 * per_class, 32, 32, 3)
+            assert part.labels.tolist() == [0] * per_class + [1] * per_class
+
+    def test_the_test_split_is_the_start_of_every_class(self) -> None:
+        pixels, labels = shipped.photos()
+        order = canonical_order(pixels, labels)
+        assert np.array_equal(load("photos", "test").images.numpy(), pixels[[*order[:10], *order[60:70]]])
+        assert np.array_equal(load("photos", "train").images.numpy(), pixels[[*order[10:60], *order[70:]]])
+
+    def test_constants_are_those_of_the_training_split(self) -> None:
+        train = load("photos", "train")
+        scaled = train.images.double() / 255
+        # Another decoder may move pixels by one, and with them the choice of the test split
+        assert train.mean == pytest.approx(scaled.mean((0, 1, 2)).tolist(), abs=0.03)
+        assert train.std == pytest.approx(scaled.std((0, 1, 2), correction=0).tolist(), abs=0.03)
+
+    def test_tiles_by_hand(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import sklearn.datasets
+
+        photo = np.zeros((130, 190, 3), np.uint8)  # 2 x 2 tiles fit
+        photo[64:66, 64:66, 1] = [[1, 2], [3, 4]]  # the mean 2.5 is rounded upwards
+        photo[126:128, 126:128, 2] = [[0, 0], [0, 1]]
+        photo[0:2, 62:64] = 255
+        monkeypatch.setattr(sklearn.datasets, "load_sample_image", lambda name: photo)
+        tiles, labels = shipped.photos()
+        assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+        assert (tiles.dtype, tiles.shape) == (np.uint8, (8, 32, 32, 3))
+        assert np.argwhere(tiles[:4]).tolist() == [[0, 0, 31, k] for k in range(3)] + [[3, 0, 0, 1]]
+        assert (tiles[0, 0, 31, 0], tiles[3, 0, 0, 1]) == (255, 3)
+
+
+def test_what_is_known_of_the_data_sets() -> None:
+    for name in ("cifar100", "tiny_imagenet"):
+        spec = data.DATASETS[name]
+        assert spec.classes == tuple(sorted(set(spec.classes)))  # by the alphabet, as the authors count them
+    assert len(data.DATASETS["cifar100"].classes) == 100
+    assert data.DATASETS["cifar100"].classes[88:91] == ("tiger", "tractor", "train")
+    assert len(data.DATASETS["tiny_imagenet"].classes) == 200
+    assert all(re.fullmatch(r"n\d{8}", wnid) for wnid in data.DATASETS["tiny_imagenet"].classes)
+    for name, spec in data.DATASETS.items():
+        assert spec.shipped or all(size % len(spec.classes) == 0 for size in spec.sizes.values()), name
+
+
+class TestResized:
+    def one(self, rows: list[list[int]]) -> Data:
+        """One image of these rows; green is twice, blue three times red."""
+        red = torch.tensor(rows)[..., None]
+        return some(images=(red * torch.tensor([1, 2, 3])).to(torch.uint8)[None], labels=torch.tensor([0]))
+
+    @pytest.mark.parametrize(
+        ("rows", "size", "expected"),
+        [
+            # Means of 2 x 2: 10 / 4 = 2.5 goes up to 3 and 9 / 4 = 2.25 down to 2
+            ([[1, 2, 0, 1], [3, 4, 4, 4]], (1, 2), [[3, 2]]),
+            ([[1, 2, 4], [0, 0, 0]], (2, 1), [[2], [0]]),  # 7 / 3
+            # Twice as wide: the new centres lie a quarter before and behind each old one
+            ([[0, 40]], (1, 4), [[0, 10, 30, 40]]),
+            ([[0], [40]], (4, 1), [[0], [10], [30], [40]]),
+            # In both directions: products of 0, 1/4, 3/4 and 1, times 16
+            ([[0, 0], [0, 16]], (4, 4), [[0, 0, 0, 0], [0, 1, 3, 4], [0, 3, 9, 12], [0, 4, 12, 16]]),
+            # Three to two: centres 3/4 and 9/4, a triangle of half width 3/2, so that the pixels at 1/2, 3/2 and
+            # 5/2 weigh 5/6, 3/6 and 0 of 8/6, and the other way round
+            ([[8, 16, 80]], (1, 2), [[11, 56]]),
+            # The height shrinks by a whole factor, the width does not: means 8, 16, 80 first
+            ([[8, 0, 70], [8, 32, 90]], (1, 2), [[11, 56]]),
+        ],
+    )
+    def test_by_hand(self, rows: list[list[int]], size: tuple[int, int], expected: list[list[int]]) -> None:
+        found = resized(self.one(rows), size)
+        assert found.images.dtype == torch.uint8
+        assert found.images[0, ..., 0].tolist() == expected
+
+    def test_colours_do_not_mix(self) -> None:
+        assert resized(self.one([[0, 40]]), (1, 4)).images[0, 0].tolist() == [
+            [0, 0, 0],
+            [10, 20, 30],
+            [30, 60, 90],
+            [40, 80, 120],
+        ]
+
+    @pytest.mark.parametrize("size", [(8, 8), (3, 4), (2, 7), (1, 1), (5, 3), (13, 4)])
+    def test_is_torchs_filter_but_for_the_rounding(self, size: tuple[int, int]) -> None:
+        before = some(images=torch.randint(0, 256, (6, 8, 8, 3), generator=torch.manual_seed(0)).to(torch.uint8))
+        planar, after = before.images.permute(0, 3, 1, 2).double(), resized(before, size).images
+        for axis in (0, 1):
+            one = (size[0], 8) if axis == 0 else size
+            if 8 % one[axis]:
+                planar = interpolate(planar, size=one, mode="bilinear", antialias=True)
+            else:
+                planar = interpolate(planar, size=one, mode="area")
+        assert (after.permute(0, 3, 1, 2) - planar).abs().max() <= 0.5 + 1e-9
+
+    def test_the_same_size_changes_nothing(self) -> None:
+        before = some()
+        assert resized(before, (2, 4)) is before
+
+    def test_extremes_stay(self) -> None:
+        for value in (0, 255):
+            uniform = some(images=torch.full((6, 7, 5, 3), value, dtype=torch.uint8))
+            for size in ((3, 3), (11, 8), (1, 10)):
+                assert resized(uniform, size).images.unique().tolist() == [value]
+
+    def test_chunks_make_no_difference(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = resized(some(), (3, 3))
+        monkeypatch.setattr(data, "RESIZED_AT_ONCE", 4)
+        assert torch.equal(resized(some(), (3, 3)).images, whole.images)
+
+    def test_the_rest_stays_but_for_the_fingerprint(self) -> None:
+        before = some()
+        known, after = before.fingerprint, resized(before, (1, 2))
+        assert torch.equal(after.labels, before.labels)
+        assert (after.name, after.classes, after.mean, after.std) == ("some", CLASSES, UNIT, UNIT)
+        assert after.fingerprint != known
+
+    @pytest.mark.parametrize("size", [(0, 4), (4, -1)])
+    def test_refuses(self, size: tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match=re.escape(f"size must be >= 1 x 1 for images, got {size}")):
+            resized(some(), size)
+        with pytest.raises(ValueError, match=r"for images, got \(4, 4\) for float32 \[2, 5\]"):
+            resized(Data("toy", torch.zeros(2, 5), torch.tensor([0, 1]), ("a", "b")), (4, 4))
 
 
 class TestDataRoot:

@@ -1,6 +1,6 @@
 """Local training of a round: FedBE equation 1 with its schedule, client by client."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -9,13 +9,25 @@ import torch
 
 from fedrepro.data import Data
 from fedrepro.federation import Federation
-from fedrepro.local import DivergedError, LocalSgd, local_batches
+from fedrepro.kernels.plain import Trained
+from fedrepro.local import DivergedError, LocalSgd, Scaffold, local_batches
 from fedrepro.plan import NO_AUGMENT, Augment, Participants, batch_plan
 from fedrepro.rng import Streams, generator
 from fedrepro.stack import Stack
 
 
-def local(**changes: Any) -> LocalSgd:
+class Once(LocalSgd):
+    """The stage without its memory, for which it has no use."""
+
+    def __call__(  # type: ignore[override]
+        self, start: Stack, who: Participants, federation: Federation, streams: Streams
+    ) -> Trained:
+        trained, memory = super().__call__(start, who, federation, streams, {})
+        assert memory == {}
+        return trained
+
+
+def local(**changes: Any) -> Once:
     values: dict[str, Any] = {
         "lr": 0.1,
         "lr_schedule": "constant",
@@ -25,7 +37,7 @@ def local(**changes: Any) -> LocalSgd:
         "weight_decay": 0.01,
         "augment": NO_AUGMENT,
     }
-    return LocalSgd(**(values | changes))
+    return Once(**(values | changes))
 
 
 def who(*clients: int, epochs: int = 1) -> Participants:
@@ -137,10 +149,15 @@ class TestTraining:
         world = tiny.federation("resnet8")
         stage = local(augment=Augment(pad=1, flip=True))
         together = stage(start(world, 3), who(0, 1, 2), world, Streams(0, 1))
-        for client in range(3):
+        for pair in ([0, 1], [0, 2], [1, 2]):
+            apart = stage(start(world, 2), who(*pair), world, Streams(0, 1))
+            assert tiny.same(apart.stack, together.stack.take(pair))
+            assert torch.equal(apart.loss, together.loss[pair])
+        for client in range(3):  # alone it may have all cores, which sum in another order
             alone = stage(start(world, 1), who(client), world, Streams(0, 1))
-            assert tiny.same(alone.stack, together.stack.take([client]))
-            assert torch.equal(alone.loss, together.loss[[client]])
+            torch.testing.assert_close(
+                alone.stack.params[0], together.stack.params[client], rtol=1e-12, atol=1e-12
+            )
 
     def test_velocity_carries_on(self) -> None:
         stage, streams = local(), Streams(0, 1)
@@ -201,3 +218,84 @@ class TestRefusals:
     def test_values_out_of_range(self, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             local(**changes)(start(self.world, 3), who(0, 1, 2), self.world, Streams(0))
+
+
+class TestScaffold:
+    """SCAFFOLD on a loss whose gradient is known: then its control variates are too."""
+
+    world = tiny.federation("mlp", sizes=(4, 8, 4))
+
+    def stage(self, **changes: Any) -> Scaffold:
+        values = {f.name: getattr(local(), f.name) for f in fields(LocalSgd)}
+        return Scaffold(**(values | {"weight_decay": 0.0} | changes))
+
+    @pytest.mark.parametrize(
+        ("momentum", "length", "expected"),
+        [
+            # Two steps of rate 0.1, and four. Plain: 0.2 and 0.4.
+            (0.0, "plain", [0.2, 0.4]),
+            (0.0, "effective", [0.2, 0.4]),
+            (0.5, "plain", [0.2, 0.4]),
+            # A gradient counts 1, 1.5, 1.75 and 1.875 times in the first to fourth step's velocity.
+            (0.5, "effective", [0.25, 0.6125]),
+        ],
+    )
+    def test_lengths_by_hand(self, momentum: float, length: str, expected: list[float]) -> None:
+        stage = self.stage(momentum=momentum, length=length)
+        plan = stage.batches(self.world, who(0, 1, epochs=2), Streams(0))
+        assert plan.mask.any(2).sum(1).tolist() == [2, 4]
+        assert stage.lengths(plan, Streams(0)).tolist() == pytest.approx(expected)
+
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_a_constant_gradient_becomes_the_control_variate(self, momentum: float) -> None:
+        # In place of training: y = x - L (g_i - c_i + c) with a constant g_i, whatever the momentum.
+        stage, start_ = self.stage(momentum=momentum), start(self.world, 2)
+        gradients = torch.randn(start_.params.shape, generator=tiny.seeded(1), dtype=torch.float64)
+        given: list[torch.Tensor] = []
+
+        class Constant(Scaffold):
+            def steps(self, start: Stack, *arguments: Any, correction: Any = None, **options: Any) -> Trained:
+                plan = arguments[3]
+                given.append(correction)
+                way = self.lengths(plan, Streams(0))[:, None] * (gradients + correction)
+                end = Stack(start.layout, start.params - way, start.buffers, start.counters)
+                return Trained(end, end, way, way.new_zeros(2))
+
+        stage = Constant(**{f.name: getattr(stage, f.name) for f in fields(Scaffold)})
+        first = stage(start_, who(0, 2), self.world, Streams(0), {})[1]
+        torch.testing.assert_close(first["controls"][[0, 2]], gradients)
+        assert not bool(first["controls"][1].any())  # it took no part
+        torch.testing.assert_close(first["control"], gradients.sum(0) / 3)  # of three clients
+        second = stage(start_, who(0, 2), self.world, Streams(0), first)[1]
+        torch.testing.assert_close(given[1], gradients.sum(0) / 3 - gradients)
+        torch.testing.assert_close(second["controls"], first["controls"])  # c_i+ = g_i again
+        torch.testing.assert_close(second["control"], first["control"])
+
+    def test_against_a_literal_loop(self) -> None:
+        stage, streams = self.stage(momentum=0.0), Streams(0)
+        trained, memory = stage(start(self.world, 2), who(0, 1), self.world, streams, {})
+        x = self.world.start(0).params[0]
+        after, again = stage(start(self.world, 2), who(0, 1), self.world, streams, memory)
+        plan = stage.batches(self.world, who(0, 1), streams)
+        c_own = [(x - trained.stack.params[i]) / (0.1 * steps) for i, steps in enumerate((1, 2))]
+        c = (c_own[0] + c_own[1]) / 3
+        for place in range(2):
+            torch.testing.assert_close(memory["controls"][place], c_own[place])
+            client = tiny.Literal.of(self.world.start(0), 0)
+            truth = one_hot(self.world.data).numpy()
+            for step in range(place + 1):
+                index = plan.index[place, step][plan.mask[place, step]]
+                client.step(self.world.data.images[index].double().numpy(), truth[index], 0.1, 0.0, 0.0)
+                shift = 0.1 * (c - c_own[place])  # a step's correction, put in by hand after it
+                weights = client.flat() - shift
+                client = tiny.Literal.of(Stack(trained.stack.layout, weights[None], *rest(trained.stack)), 0)
+            torch.testing.assert_close(after.stack.params[place], client.flat())
+        assert again.keys() == memory.keys()
+
+    def test_refusal(self) -> None:
+        with pytest.raises(ValueError, match="length must be one of"):
+            self.stage(length="long")
+
+
+def rest(stack: Stack) -> tuple[torch.Tensor, torch.Tensor]:
+    return stack.buffers[:1], stack.counters[:1]

@@ -17,7 +17,7 @@ from fedrepro.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.ensemble import MeanOfProbabilities
 from fedrepro.federation import Federation
 from fedrepro.local import LocalSgd, local_batches
-from fedrepro.method import Method, Stages, State, Trace, compose
+from fedrepro.method import Method, Stages, Trace, compose
 from fedrepro.optim import Constant, Cyclical
 from fedrepro.plan import Augment, Sample
 from fedrepro.posterior import Clients, Dirichlet, Gaussian, GaussianOfficial, Nobody, Union
@@ -25,6 +25,7 @@ from fedrepro.rng import Streams
 from fedrepro.server import BySize, Replace
 from fedrepro.setting import Setting
 from fedrepro.stack import Stack, mix
+from fedrepro.state import State
 
 FEDERATED = [name for name in methods.METHODS if name != "centralized"]
 NETWORKS = ["mlp", "resnet8"]
@@ -133,13 +134,13 @@ class TestEveryMethod:
         lines = str(method).splitlines()
         names = [stage for stage, _ in method.stages]
         assert [line.split()[0] for line in lines] == names
-        assert "LocalSgd(lr=0.01" in str(method)
+        assert ("Scaffold(lr=0.01" if "scaffold" in name else "LocalSgd(lr=0.01") in str(method)
         if name != "centralized":
             assert names == ["plan", "train", "weigh", "server", "teach", "combine", "distill"]
 
     def test_the_answer(self, name: str, network: str) -> None:
         answer = methods.build(setting(name)).answer
-        assert answer == ("ensemble" if name == "one_ensemble" else "student")
+        assert answer == ("ensemble" if name in ("one_ensemble", "fedavg_ensemble") else "student")
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
@@ -175,7 +176,10 @@ class TestAllMethodsSeeTheSame:
             assert tiny.same(trace.clients, first.clients)
             assert torch.equal(trace.shares, first.shares)
             assert trace.train_loss == first.train_loss
-            assert tiny.same(trace.average, first.average)
+            if "fedavgm" in name:  # its w - (w - average) is rounded
+                torch.testing.assert_close(trace.average.params, first.average.params)
+            else:
+                assert tiny.same(trace.average, first.average)
 
     def test_the_participants_of_later_rounds(self) -> None:
         drawn = set()
@@ -207,7 +211,11 @@ class TestAllMethodsSeeTheSame:
 class TestTeachers:
     @pytest.mark.parametrize(
         ("name", "count"),
-        [("fedavg", 0), ("one_ensemble", 3), ("v_distillation", 3), ("fedbe", 6), ("fedbe_without_swa", 6)],
+        [
+            *(("fedavg", 0), ("fedprox", 0), ("fedavgm", 0), ("scaffold", 0), ("fedbe_ground_truth", 0)),
+            *(("one_ensemble", 3), ("v_distillation", 3), ("fedavg_ensemble", 6), ("fedbe", 6)),
+            *(("fedbe_without_swa", 6), ("fedbe_fedprox", 6), ("fedbe_fedavgm", 6), ("fedbe_scaffold", 6)),
+        ],
     )
     def test_how_many(self, name: str, count: int) -> None:
         for _, trace in played(name, "resnet8"):
@@ -225,6 +233,19 @@ class TestTeachers:
             # Noise on the weights, none on the statistics.
             assert not torch.equal(samples.params[0], trace.average.params[0])
             torch.testing.assert_close(samples.buffers, trace.average.buffers.expand(2, -1))
+
+    @pytest.mark.parametrize(
+        ("teachers", "count"),
+        [("average", 1), ("average+clients", 4), ("clients+samples", 5), ("samples", 2), ("samples+average", 3)],
+    )
+    def test_teachers_by_name(self, teachers: str, count: int) -> None:
+        here = world("fedbe", "mlp")
+        method = methods.build(setting("fedbe", teachers=teachers))
+        trace = method.round(method.init(here, SEED), here, Streams(SEED, 0))[1]
+        assert len(trace.teacher.members) == count
+        first = {"average": trace.average, "clients": trace.clients}.get(teachers.split("+")[0])
+        if first is not None:
+            assert tiny.same(trace.teacher.members.take(slice(0, len(first))), first)
 
     def test_the_clients_alone_teach_v_distillation(self) -> None:
         for _, trace in played("v_distillation", "resnet8"):
@@ -285,6 +306,42 @@ class TestLimits:
         for state, trace in played("one_ensemble", "resnet8"):
             assert tiny.same(state.models, trace.average)
             assert len(trace.targets) == 0
+
+    @pytest.mark.parametrize("network", NETWORKS)
+    @pytest.mark.parametrize("name", ["fedprox", "fedbe_fedprox", "fedavgm", "fedbe_fedavgm"])
+    def test_without_strength_a_variant_is_the_method_itself(self, name: str, network: str) -> None:
+        base = "fedbe" if "fedbe" in name else "fedavg"
+        for (state, trace), (same, _) in zip(played(name, network), played(base, network)):
+            torch.testing.assert_close(state.models.params, same.models.params)
+            assert set(state.memory) == ({"server_velocity"} if "fedavgm" in name else set())
+            assert finite(trace.average)
+
+    @pytest.mark.parametrize(
+        ("name", "strength"),
+        [("fedprox", {"proximal_mu": 1.0}), ("fedavgm", {"server_momentum": 0.5}), ("scaffold", {})],
+    )
+    def test_with_strength_it_is_another(self, name: str, strength: dict[str, float]) -> None:
+        here = world(name, "mlp", precision="float64")
+        method = methods.build(setting(name, client_lr=0.5, **strength))
+        plain = methods.build(setting("fedavg", client_lr=0.5))
+        state, same = method.init(here, SEED), plain.init(here, SEED)
+        for r in range(2):
+            state, same = (m.round(s, here, Streams(SEED, r))[0] for m, s in ((method, state), (plain, same)))
+        assert float((state.models.params - same.models.params).abs().max()) > 1e-4
+
+    def test_fedprox_stays_nearer(self) -> None:
+        here, moved = world("fedprox", "mlp", precision="float64"), []
+        for mu in (0.0, 1.0, 10.0):
+            method = methods.build(setting("fedprox", client_lr=0.1, proximal_mu=mu))
+            trace = method.round(method.init(here, SEED), here, Streams(SEED, 0))[1]
+            moved.append(float((trace.clients.params - trace.start.params).norm()))
+        assert moved[0] > moved[1] > moved[2]
+
+    def test_true_labels_are_the_targets_where_asked_for(self) -> None:
+        here = world("fedbe_ground_truth", "resnet8")
+        for _, trace in played("fedbe_ground_truth", "resnet8"):
+            assert torch.equal(trace.targets.argmax(1), here.public.labels)
+            assert torch.equal(trace.targets.sum(1), torch.ones(len(here.public)))
 
     def test_swa_and_sgd_differ_only_after_the_targets(self) -> None:
         with_it, without = played("fedbe", "resnet8")[0], played("fedbe_without_swa", "resnet8")[0]
@@ -407,6 +464,39 @@ class TestPaperScale:
             assert len(values) == 1
 
 
+class TestGroups:
+    """Clients that nobody needs after training are averaged group by group."""
+
+    @pytest.mark.parametrize("network", NETWORKS)
+    @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavgm"])
+    def test_the_average_is_the_same(self, name: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = {"proximal_mu": 0.1, "server_momentum": 0.5, "participation": 1.0}
+        here, method = world(name, network, precision="float64"), methods.build(setting(name, **options))
+        found = []
+        for clients in (4, 3, 1):
+            size = here.start(0).params.shape[1] * 8
+            monkeypatch.setattr("fedrepro.method.GROUP_BYTES", 4 * size * clients + size)
+            state = method.init(here, SEED)
+            for r in range(2):
+                state, trace = method.round(state, here, Streams(SEED, r))
+            assert len(trace.clients) == len(trace.start) == (4 if clients == 4 else 0)
+            assert trace.shares.shape == (1, 4)
+            found.append((state, trace))
+        for state, trace in found[1:]:
+            torch.testing.assert_close(state.models.params, found[0][0].models.params, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(state.models.buffers, found[0][0].models.buffers, rtol=1e-12, atol=1e-12)
+            assert torch.equal(state.models.counters, found[0][0].models.counters)
+            assert trace.train_loss == pytest.approx(found[0][1].train_loss, rel=1e-12)
+
+    @pytest.mark.parametrize("name", ["fedbe", "v_distillation", "scaffold"])
+    def test_who_needs_all_clients_keeps_them(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fedrepro.method.GROUP_BYTES", 1)
+        here, method = world(name, "mlp"), methods.build(setting(name))
+        state, trace = method.round(method.init(here, SEED), here, Streams(SEED, 0))
+        assert tiny.same(state.models, played(name, "mlp")[0][0].models)
+        assert len(trace.clients) == 3
+
+
 class TestComposition:
     def parts(self) -> dict[str, Any]:
         return {
@@ -442,7 +532,7 @@ class TestComposition:
 
     def test_printing_names_every_stage_and_value(self) -> None:
         shown = str(compose(**self.parts()))
-        assert "plan     Sample(participation=1.0, local_epochs=1)" in shown.splitlines()
+        assert "plan     Sample(participation=1.0, local_epochs=1, uneven=False)" in shown.splitlines()
         assert "server   Replace(bn_buffers='average')" in shown.splitlines()
         assert str(Method(lambda f, s: State(0, f.start(s)), lambda s, f, r: (s, None), "student")) == ""  # type: ignore[arg-type, return-value]
 

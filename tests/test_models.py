@@ -1,13 +1,19 @@
 import math
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedrepro.models import NAMES, build, has_batch_norm, initialise, parameter_count
+from fedrepro.architecture import Architecture
+from fedrepro.kernels import KERNELS
+from fedrepro.models import NAMES, build, has_batch_norm, initialise, mobilenet, parameter_count
 from fedrepro.models.resnet import Block, ResNet, subsample
+from fedrepro.optim import Constant, Sgd
+from fedrepro.plan import NO_AUGMENT, batch_plan
+from fedrepro.stack import Stack
 
 # Trainable parameters, counted from the papers' layer lists, for 10 and 100 classes.
 RESNET_COUNTS = {
@@ -29,6 +35,8 @@ SMALL: list[tuple[str, dict[str, int | str]]] = [
     ("resnet8", {"shortcut": "B"}),
     ("resnet8", {"norm": "group", "groups": 2}),
 ]
+# Larger, so only in those tests that stay quick with it.
+MOBILE: tuple[str, dict[str, int | str]] = ("mobilenetv2", {})
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -63,6 +71,19 @@ class TestSizes:
     def test_convnet(self, classes: int, extra_layers: int, count: int) -> None:
         assert parameter_count(build("convnet", classes=classes, extra_layers=extra_layers)) == count
 
+    @pytest.mark.parametrize(
+        ("classes", "options", "count"),
+        [
+            (10, {}, 2_296_922),
+            (100, {"shortcut": "projection"}, 2_412_212),
+            (200, {}, 2_540_312),
+            (10, {"shortcut": "original"}, 2_236_682),
+            (100, {"shortcut": "original"}, 2_351_972),
+        ],
+    )
+    def test_mobilenetv2(self, classes: int, options: dict[str, int | str], count: int) -> None:
+        assert parameter_count(build("mobilenetv2", classes=classes, **options)) == count
+
     def test_mlp(self) -> None:
         assert parameter_count(build("mlp", classes=3)) == 2 * 32 + 32 + 32 * 3 + 3
         assert parameter_count(build("mlp", classes=3, features=5, hidden=4)) == 5 * 4 + 4 + 4 * 3 + 3
@@ -88,6 +109,20 @@ class TestForward:
             block.register_forward_hook(lambda _module, _inputs, output: shapes.append(tuple(output.shape[1:])))
         model(torch.zeros(2, 3, 32, 32))
         assert shapes == [(16, 32, 32)] * 3 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
+
+    @pytest.mark.parametrize("shortcut", mobilenet.SHORTCUTS)
+    @pytest.mark.parametrize("side", [32, 64])
+    def test_mobilenetv2_stages(self, shortcut: str, side: int) -> None:
+        model = build("mobilenetv2", classes=7, shortcut=shortcut)
+        shapes = []
+        for block in model.get_submodule("blocks").children():
+            block.register_forward_hook(lambda _module, _inputs, output: shapes.append(tuple(output.shape[1:])))
+        with torch.no_grad():
+            logits = model(torch.randn(2, 3, side, side, generator=seeded(0)))
+        assert logits.shape == (2, 7)
+        assert logits.isfinite().all()
+        stages = [(16, 1, 1), (24, 2, 1), (32, 3, 2), (64, 4, 4), (96, 3, 4), (160, 3, 8), (320, 1, 8)]
+        assert shapes == [(w, side // shrink, side // shrink) for w, count, shrink in stages for _ in range(count)]
 
     @pytest.mark.parametrize("extra_layers", [0, 2])
     def test_convnet(self, extra_layers: int) -> None:
@@ -155,6 +190,65 @@ class TestShortcut:
             assert torch.equal(block(x), F.relu(x))
 
 
+class TestInvertedResidual:
+    def block(
+        self, width_in: int, width: int, *, stride: int = 1, shortcut: str = "projection"
+    ) -> mobilenet.Block:
+        block = mobilenet.Block(width_in, width, expansion=6, stride=stride, shortcut=shortcut)
+        nn.init.zeros_(block.reduce_norm.weight)  # the residual branch is off
+        return block.eval()  # fresh statistics: the norm only divides
+
+    @pytest.mark.parametrize("shortcut", mobilenet.SHORTCUTS)
+    def test_identity_where_the_width_stays(self, shortcut: str) -> None:
+        x = torch.randn(2, 8, 6, 6, generator=seeded(0))
+        assert torch.equal(self.block(8, 8, shortcut=shortcut)(x), x)  # no activation after the sum
+
+    def test_projection_where_the_width_changes(self) -> None:
+        block = self.block(8, 12)
+        assert block.projection is not None
+        x = torch.randn(2, 8, 6, 6, generator=seeded(0))
+        expected = torch.einsum("oi,nihw->nohw", block.projection.weight[:, :, 0, 0], x) / math.sqrt(1 + 1e-5)
+        torch.testing.assert_close(block(x), expected)
+
+    @pytest.mark.parametrize(
+        ("width", "stride", "shortcut"), [(8, 2, "projection"), (8, 2, "original"), (12, 1, "original")]
+    )
+    def test_no_shortcut(self, width: int, stride: int, shortcut: str) -> None:
+        y = self.block(8, width, stride=stride, shortcut=shortcut)(torch.ones(2, 8, 6, 6))
+        assert y.shape == (2, width, 6 // stride, 6 // stride)
+        assert not y.any()
+
+    def test_by_hand(self) -> None:
+        block = mobilenet.Block(1, 1, expansion=2, stride=1, shortcut="original").eval()
+        assert block.expand is not None
+        with torch.no_grad():
+            block.expand.weight.copy_(torch.tensor([3.0, -2.0]).view(2, 1, 1, 1))
+            block.depthwise.weight.zero_()[:, 0, 1, :2] = torch.tensor([[1.0, 2.0], [5.0, 3.0]])  # left and centre
+            block.reduce.weight.copy_(torch.tensor([-1.0, 0.5]).view(1, 2, 1, 1))
+        for layer in block.children():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.eps = 0.0
+        # [1, 2, 4]: widened (3, 6, 12) and 0; filtered (6, 3 + 12, 6 + 24); narrowed by -1, no activation; plus x.
+        assert block(torch.tensor([[[[1.0, 2.0, 4.0]]]])).flatten().tolist() == [-6 + 1, -15 + 2, -30 + 4]
+        # [-1, -3, 0]: widened 0 and (2, 6, 0); filtered (6, 10 + 18, 30); narrowed by 0.5; plus x.
+        assert block(torch.tensor([[[[-1.0, -3.0, 0.0]]]])).flatten().tolist() == [3 - 1, 14 - 3, 15]
+
+    @pytest.mark.parametrize(("shortcut", "convolutions"), [("projection", 3), ("original", 2)])
+    def test_start_of_the_first_block(self, shortcut: str, convolutions: int) -> None:
+        first = mobilenet.Block(32, 16, expansion=1, stride=1, shortcut=shortcut)
+        branch = [name for name in dict(first.named_children()) if "norm" not in name and name != "projection"]
+        assert branch == ["expand", "depthwise", "reduce"][-convolutions:]
+
+    def test_relu_has_no_upper_end(self) -> None:
+        model = build("mobilenetv2", classes=2)
+        pooled: list[Tensor] = []
+        model.get_submodule("output").register_forward_pre_hook(lambda _module, inputs: pooled.append(inputs[0]))
+        nn.init.constant_(model.get_parameter("head_norm.bias"), 50.0)
+        with torch.no_grad():
+            model(example("mobilenetv2", 2))
+        assert pooled[0].min() > 6
+
+
 class TestNorms:
     def test_group_norm_has_no_state(self) -> None:
         grouped = build("resnet20", classes=10, norm="group", groups=2)
@@ -165,12 +259,13 @@ class TestNorms:
 
     def test_batch_norm_is_found(self) -> None:
         assert has_batch_norm(build("resnet20", classes=10))
+        assert has_batch_norm(build("mobilenetv2", classes=10))
         assert not has_batch_norm(build("convnet", classes=10))
         assert not has_batch_norm(build("mlp", classes=10))
 
 
 class TestMemoryFormat:
-    @pytest.mark.parametrize(("name", "options"), SMALL[1:])
+    @pytest.mark.parametrize(("name", "options"), [*SMALL[1:], MOBILE])
     def test_channels_last_is_kept(self, name: str, options: dict[str, int | str]) -> None:
         model = build(name, classes=10, **options).to(memory_format=torch.channels_last)
         activations: list[bool] = []
@@ -231,9 +326,28 @@ class TestTransforms:
         torch.testing.assert_close(compiled(x), model(x))
 
 
+class TestKernels:
+    def test_they_train_mobilenetv2_alike(self) -> None:
+        architecture = Architecture("mobilenetv2", tiny.CLASSES)
+        data = tiny.images(4)
+        start = Stack.of(architecture.make()).to(dtype=torch.float64)
+        plan = batch_plan([torch.arange(4)], [seeded(0)], epochs=[1], batch_size=4, augment=NO_AUGMENT)
+        sgd = Sgd(lr=Constant(lr=0.1).steps(1), momentum=0.9, weight_decay=0.01)
+        plain, *others = (
+            KERNELS[name].train(architecture, start, data, data.labels, plan, sgd, precision="float64")
+            for name in ("plain", "threads", "graph")
+        )
+        assert not torch.allclose(plain.stack.params, start.params)
+        assert not torch.allclose(plain.stack.buffers, start.buffers)
+        for other in others:
+            torch.testing.assert_close(other.stack.params, plain.stack.params)
+            torch.testing.assert_close(other.stack.buffers, plain.stack.buffers)
+            torch.testing.assert_close(other.loss, plain.loss)
+
+
 class TestInitialise:
     @pytest.mark.parametrize("scheme", ["xavier", "kaiming"])
-    @pytest.mark.parametrize(("name", "options"), SMALL)
+    @pytest.mark.parametrize(("name", "options"), [*SMALL, MOBILE])
     def test_only_the_generator_decides(self, name: str, options: dict[str, int | str], scheme: str) -> None:
         before = torch.get_rng_state()
         first, second, third = (build(name, classes=5, **options) for _ in range(3))
@@ -326,6 +440,7 @@ class TestNames:
             ("mlp", "width", "hidden", "features, hidden"),
             ("resnet20", "normalisation", "norm", "shortcut, norm, groups"),
             ("resnet20", "depth", "", "shortcut, norm, groups"),
+            ("mobilenetv2", "norm", "shortcut", "shortcut"),
         ],
     )
     def test_unknown_option(self, name: str, option: str, nearest: str, available: str) -> None:
@@ -347,6 +462,12 @@ class TestNames:
             ("resnet8", {"classes": 2, "norm": "group"}, "groups goes with norm='group'"),
             ("resnet8", {"classes": 2, "groups": 2}, "groups goes with norm='group'"),
             ("resnet8", {"classes": 2, "norm": "group", "groups": 3}, "groups must divide 16, got 3"),
+            ("mobilenetv2", {"classes": 0}, "classes must be at least 1, got 0"),
+            (
+                "mobilenetv2",
+                {"classes": 2, "shortcut": "A"},
+                "shortcut must be one of projection, original, got 'A'",
+            ),
         ],
     )
     def test_bad_values(self, name: str, options: dict[str, int], message: str) -> None:

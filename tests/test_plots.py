@@ -83,7 +83,8 @@ def bins(members: int = 1) -> pd.DataFrame:
 
 def test_every_method_has_its_own_colour_marker_and_line() -> None:
     looks = list(plots.LOOKS.values())
-    assert set(METHODS) | {"Centralized", "FedProx", "FedAvgM", "SCAFFOLD", "FedDF", "FedSDD", "BKD"} == set(
+    others = {"Centralized", "FedProx", "FedAvgM", "SCAFFOLD", "FedDF", "FedSDD", "BKD", "Ground-truth labels"}
+    assert set(METHODS) | others | {f"FedBE + {base}" for base in ("FedProx", "FedAvgM", "SCAFFOLD")} == set(
         plots.LOOKS
     )
     assert len({look.colour for look in looks}) == len(looks)

@@ -1,16 +1,26 @@
 import pytest
 import tiny
 import torch
+from torch import Tensor
 
 from fedrepro.federation import Federation
 from fedrepro.plan import Participants
-from fedrepro.server import BySize, Replace
+from fedrepro.server import BySize, Momentum, Replace
+from fedrepro.stack import Stack, mix
+from fedrepro.state import State
 
 WORLD = tiny.federation("mlp", sizes=(10, 30, 60))
 
 
 def who(*clients: int) -> Participants:
     return Participants(clients, (0,) * len(clients), (1,) * len(clients))
+
+
+def served(stage: Replace, shares: Tensor, clients: Stack, world: Federation) -> Stack:
+    """Return what a server without memory makes of the clients."""
+    average, memory = stage(mix(shares, clients), clients, State(0, clients.take([0])), world)
+    assert memory == {}
+    return average
 
 
 class TestBySize:
@@ -41,7 +51,7 @@ class TestReplace:
     shares = torch.tensor([[0.25, 0.25, 0.5]], dtype=torch.float64)
 
     def test_the_average_of_everything(self) -> None:
-        found = Replace()(self.shares, self.clients, WORLD)
+        found = served(Replace(), self.shares, self.clients, WORLD)
         # 0.25 + 0.75 + 2.5 = 3.5; 0.5 + 1.5 - 2 = 0; 0 + 1 + 1 = 2; 0.25 + 0.75 + 2.5 = 3.5
         assert found.params.tolist() == [[3.5, 0]]
         assert found.buffers.tolist() == [[2, 3.5]]
@@ -50,7 +60,7 @@ class TestReplace:
         assert len(found) == 1
 
     def test_statistics_of_the_last_client(self) -> None:
-        found = Replace(bn_buffers="last_client")(self.shares, self.clients, WORLD)
+        found = served(Replace(bn_buffers="last_client"), self.shares, self.clients, WORLD)
         assert found.params.tolist() == [[3.5, 0]]
         assert found.buffers.tolist() == [[2, 5]]  # those of the third, unmixed
         assert found.counters.tolist() == [[7]]
@@ -58,32 +68,32 @@ class TestReplace:
     def test_recalibrated_statistics(self) -> None:
         world = tiny.federation("resnet8")
         round = tiny.trained_clients(world)
-        found = Replace(bn_buffers="recalibrate")(round.shares, round.clients, world)
+        found = served(Replace(bn_buffers="recalibrate"), round.shares, round.clients, world)
         assert torch.equal(found.params, round.average.params)
         assert tiny.same(found, world.recalibrate(round.average))
         other = type(round.clients)(
             round.clients.layout, round.clients.params, round.clients.buffers * 3, round.clients.counters
         )
-        assert tiny.same(Replace(bn_buffers="recalibrate")(round.shares, other, world), found)
+        assert tiny.same(served(Replace(bn_buffers="recalibrate"), round.shares, other, world), found)
 
     def test_recalibration_needs_public_images(self) -> None:
         world = tiny.federation("resnet8", public=0)
         round = tiny.trained_clients(world)
         with pytest.raises(ValueError, match="needs public images"):
-            Replace(bn_buffers="recalibrate")(round.shares, round.clients, world)
+            served(Replace(bn_buffers="recalibrate"), round.shares, round.clients, world)
 
     @pytest.mark.parametrize("bn_buffers", ["average", "last_client"])
     def test_one_client_is_that_client(self, bn_buffers: str) -> None:
         alone = self.clients.take([1])
         one = torch.ones(1, 1, dtype=torch.float64)
-        assert tiny.same(Replace(bn_buffers=bn_buffers)(one, alone, WORLD), alone)
+        assert tiny.same(served(Replace(bn_buffers=bn_buffers), one, alone, WORLD), alone)
 
     @pytest.mark.parametrize("bn_buffers", ["average", "last_client", "recalibrate"])
     def test_variances_stay_positive_and_clients_untouched(self, bn_buffers: str) -> None:
         world = tiny.federation("resnet8")
         round = tiny.trained_clients(world)
         kept = tiny.copied(round.clients)
-        found = Replace(bn_buffers=bn_buffers)(round.shares, round.clients, world)
+        found = served(Replace(bn_buffers=bn_buffers), round.shares, round.clients, world)
         assert tiny.same(round.clients, kept)
         assert found.counters.dtype == torch.int64
         variances = [view for name, view in found.named_buffers().items() if name.endswith("var")]
@@ -93,6 +103,51 @@ class TestReplace:
     def test_an_unknown_choice_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"bn_buffers must be one of .*, got 'first_client'"):
             Replace(bn_buffers="first_client")
+
+
+class TestMomentum:
+    """One parameter and one statistic, on numbers worked out by hand."""
+
+    def rounds(self, stage: Momentum, sent: list[float], averages: list[float]) -> list[tuple[Stack, State]]:
+        found, memory = [], dict[str, Tensor]()
+        for number, (model, mean) in enumerate(zip(sent, averages)):
+            state = State(number, tiny.stack([[model, 0]], [[model * 10, 0]], [3]), memory)
+            clients = tiny.stack([[mean, 0]], [[mean * 10, 0]], [5])
+            average, changes = stage(clients, clients, state, WORLD)
+            memory = dict(memory) | dict(changes)
+            found.append((average, State(number + 1, average, memory)))
+        return found
+
+    def test_heavy_ball(self) -> None:
+        # beta 1/2. Round 1: delta = 8 - 6 = 2, v = 2, w = 8 - 2 = 6.
+        # Round 2, from 6 to 5: delta = 1, v = 1 + 1 = 2, w = 4.
+        # Round 3, before which distillation has moved w to 10: delta = 10 - 9 = 1, v = 1 + 1 = 2, w = 8.
+        found = self.rounds(Momentum(beta=0.5), [8, 6, 10], [6, 5, 9])
+        assert [float(average.params[0, 0]) for average, _ in found] == [6, 4, 8]
+        assert [float(state.memory["server_velocity"][0, 0]) for _, state in found] == [2, 2, 2]
+        assert [float(average.buffers[0, 0]) for average, _ in found] == [60, 50, 90]  # the clients', unmoved
+        assert [average.counters.tolist() for average, _ in found] == [[[5]]] * 3
+
+    def test_ema(self) -> None:
+        # Two plain rounds, v = 2 and then v = 1.
+        # Round 3: delta = 5 - 1 = 4, v = 1/2 + 4/2 = 2.5, w = 5 - 2.5 = 2.5.
+        # Round 4: delta = 2.5 - 0 = 2.5, v = 1.25 + 1.25 = 2.5, w = 0. Statistics are ten times that.
+        found = self.rounds(Momentum(beta=0.5, form="ema"), [8, 6, 5, 2.5], [6, 5, 1, 0])
+        assert [float(average.params[0, 0]) for average, _ in found] == [6, 5, 2.5, 0]
+        assert [float(average.buffers[0, 0]) for average, _ in found] == [60, 50, 25, 0]
+
+    @pytest.mark.parametrize("form", ["heavy_ball", "ema"])
+    def test_without_beta_it_replaces(self, form: str) -> None:
+        for average, _ in self.rounds(Momentum(beta=0.0, form=form), [8, 6, 5], [6, 5, 1])[:3]:
+            assert float(average.params[0, 0]) in (6, 5, 1)
+
+    def test_values_out_of_range(self) -> None:
+        with pytest.raises(ValueError, match=r"beta must be in \[0, 1\), got 1"):
+            Momentum(beta=1.0)
+        with pytest.raises(ValueError, match="form must be one of"):
+            Momentum(beta=0.5, form="nesterov")
+        with pytest.raises(ValueError, match="bn_buffers"):
+            Momentum(beta=0.5, bn_buffers="none")
 
 
 class TestFederation:

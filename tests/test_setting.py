@@ -38,10 +38,15 @@ class TestOf:
         with pytest.raises(ValueError, match=r"unknown setting 'client_l' \(did you mean 'client_lr'\?\)"):
             tiny.setting(client_l=0.1)
 
-    @pytest.mark.parametrize("name", ["data", "precision", "turns"])
+    @pytest.mark.parametrize("name", ["data", "precision"])
     def test_a_missing_value(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"settings without a value: {name}$"):
             Setting.of({key: value for key, value in tiny.VALUES.items() if key != name})
+
+    def test_later_values_may_be_left_out(self) -> None:
+        old = {key: value for key, value in tiny.VALUES.items() if key not in NEUTRAL}
+        assert Setting.of(old) == tiny.setting(**NEUTRAL)
+        assert Setting.of(old).hashed() == old
 
     @pytest.mark.parametrize("name", FIELDS)
     def test_a_value_of_the_wrong_type(self, name: str) -> None:
@@ -126,7 +131,16 @@ class TestRefusals:
             ({"bn_buffers": "mean"}, "bn_buffers"),
             ({"posterior": "laplace"}, "posterior"),
             ({"posterior_buffers": "mean"}, "buffers"),
-            ({"method": "fedprox"}, "method"),
+            ({"method": "fedbox"}, "method"),
+            ({"method": "fedprox", "proximal_mu": -1.0}, "mu"),
+            ({"method": "fedprox", "proximal_form": "cubed"}, "proximal form"),
+            ({"method": "fedavgm", "server_momentum": 1.0}, "beta"),
+            ({"method": "fedavgm", "momentum_form": "nesterov"}, "form"),
+            ({"method": "scaffold", "scaffold_length": "long"}, "length"),
+            ({"client_lr_decay": 0.0}, "lr_decay"),
+            ({"teachers": "average+strangers"}, "teachers"),
+            ({"teachers": "samples+samples"}, "teachers"),
+            ({"teachers": ""}, "teachers"),
             ({"precision": "float16"}, "precision"),
         ],
     )
@@ -151,6 +165,7 @@ class TestRefusals:
             ({"partition": "step", "major_images": 0}, "major_images"),
             ({"partition": "step", "major_classes": 11}, "major_classes"),
             ({"public_images": 2000}, "size"),
+            ({"public_data": "imagenet"}, "data set"),
             ({"data": "swiss_roll", "test_images": 30, "noise": -0.1}, "noise"),
             ({"data": "swiss_roll", "test_images": 30, "turns": 0.0}, "turns"),
         ],
@@ -184,7 +199,10 @@ class TestKeys:
     def test_a_neutral_value_does_not_count(self) -> None:
         for name, value in NEUTRAL.items():
             assert name not in tiny.setting(**{name: value}).hashed()
-            assert name in tiny.setting(**{name: 0.7 * value}).hashed()
+            other = (
+                not value if isinstance(value, bool) else f"{value}s" if isinstance(value, str) else value + 0.1
+            )
+            assert name in tiny.setting(**{name: other}).hashed()
 
     def test_digest_is_a_sha256_of_canonical_json(self) -> None:
         # printf '{"a": 2, "b": [1, 0.5]}' | sha256sum
@@ -256,21 +274,30 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "major_images": (STEP, 4),
     "minor_images": (STEP | {"clients": 10, "major_classes": 2}, 0),
     "public_images": ({}, 30),
+    "public_data": ({}, "photos"),
     "client_images": ({}, 90),
     "noise": (ROLL, 0.2),
     "turns": (ROLL, 1.5),
     "rounds": ({}, 5),
     "participation": ({}, 0.5),
     "local_epochs": ({}, 2),
+    "uneven_epochs": ({}, True),
     "client_batch": ({}, 5),
     "client_lr": ({}, 0.02),
+    "client_lr_decay": ({}, 0.99),
     "client_momentum": ({}, 0.8),
     "client_weight_decay": ({}, 0.0),
+    "proximal_mu": ({"method": "fedprox"}, 0.1),
+    "proximal_form": ({"method": "fedbe_fedprox", "proximal_mu": 0.1}, "official"),
+    "scaffold_length": ({"method": "scaffold"}, "plain"),
     "lr_schedule": ({}, "paper"),
     "augment_pad": ({}, 2),
     "augment_flip": ({}, False),
     "method": ({}, "fedavg"),
+    "server_momentum": ({"method": "fedavgm"}, 0.5),
+    "momentum_form": ({"method": "fedbe_fedavgm", "server_momentum": 0.5}, "ema"),
     "bn_buffers": ({}, "last_client"),
+    "teachers": ({}, "average"),
     "samples": ({}, 3),
     "posterior": ({}, "dirichlet"),
     "dirichlet_alpha": ({"posterior": "dirichlet"}, 2.0),
@@ -281,6 +308,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "distill_lr": ({}, 0.002),
     "distill_momentum": ({}, 0.8),
     "distill_weight_decay": ({}, 0.0),
+    "distill_augment": ({}, False),
     "swa_lr_low": ({}, 0.0001),
     "swa_start": ({}, 4),
     "swa_cycle": ({}, 3),

@@ -16,8 +16,8 @@ import torch
 import fedrepro.store
 from fedrepro import paths
 from fedrepro.architecture import Architecture
-from fedrepro.method import State
 from fedrepro.setting import NEUTRAL, Setting
+from fedrepro.state import State
 from fedrepro.store import NUMERICS, Progress, Store, StoreError, write_atomically
 
 VALUES: dict[str, Any] = {
@@ -71,7 +71,7 @@ def another(name: str) -> Any:
         return not value
     if isinstance(value, str):
         return "official" if name == "loss_scale" else value + "x"
-    return value / 2 if isinstance(value, float) else value + 1
+    return (value / 2 or 0.5) if isinstance(value, float) else value + 1
 
 
 # -- names of runs --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ Shapes: S members trained, M members, N images, C classes, T steps, B batch, P p
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import TypeVar
 
@@ -21,9 +21,10 @@ from fedrepro.architecture import Architecture
 from fedrepro.data import Data
 from fedrepro.kernels import plain
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
+from fedrepro.kernels.sessions import share_out
 from fedrepro.optim import Sgd
 from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack, concatenate
+from fedrepro.stack import Stack
 
 Made = TypeVar("Made")
 
@@ -65,10 +66,17 @@ def side_by_side(members: int) -> tuple[int, int]:
     return lanes, total // lanes
 
 
-def _each(members: list[int], work: Callable[[int, Callable[[], None]], Made], lanes: int, own: int) -> list[Made]:
-    """Do some work for each member, in the order given; returns results in the order of the members' numbers.
+@lru_cache(maxsize=4)
+def _pool(lanes: int, own: int) -> ThreadPoolExecutor:
+    """Return threads that stay for later calls, as what torch prepares for a thread is lost with it."""
+    # torch.set_num_threads counts for the thread that calls it, so the caller's own number stays.
+    return ThreadPoolExecutor(lanes, "fedrepro", initializer=torch.set_num_threads, initargs=(own,))
 
-    `work` gets a member and a function to call now and then, which raises once the work is no longer wanted.
+
+def _each(groups: list[list[int]], work: Callable[[list[int], Callable[[], None]], Made], own: int) -> list[Made]:
+    """Do some work for each group of members, side by side, each on so many of torch's threads.
+
+    `work` gets the members and a function to call now and then, which raises once the work is no longer wanted.
     """
     stop = threading.Event()
 
@@ -76,28 +84,41 @@ def _each(members: list[int], work: Callable[[int, Callable[[], None]], Made], l
         if stop.is_set():
             raise _StoppedError
 
-    def job(member: int) -> Made:
+    def job(members: list[int]) -> Made:
         try:
-            return work(member, go_on)
+            return work(members, go_on)
         except ArithmeticError:
             raise  # the others go on, so that which of several is named does not depend on who was first
         except BaseException:
             stop.set()
             raise
 
-    # torch.set_num_threads counts for the thread that calls it, so the caller's own number stays.
-    with ThreadPoolExecutor(lanes, "fedrepro", initializer=torch.set_num_threads, initargs=(own,)) as pool:
-        futures = {member: pool.submit(job, member) for member in members}
-        try:
-            for future in futures.values():
-                future.exception()
-        finally:
-            stop.set()  # an interrupt arrives here, in the main thread
-    errors = {member: error for member in sorted(futures) if (error := futures[member].exception()) is not None}
-    for error in errors.values():
-        if not isinstance(error, _StoppedError):
-            raise error
-    return [futures[member].result() for member in sorted(futures)]
+    if len(groups) == 1:
+        return [work(groups[0], lambda: None)]
+    futures = [_pool(len(groups), own).submit(job, members) for members in groups]
+    try:
+        wait(futures)
+    finally:
+        stop.set()  # an interrupt arrives here, in the main thread
+    wait(futures)  # so that nothing goes on in the background
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        named = [error for error in errors if isinstance(error, NonFiniteLossError)]
+        first = min(named, key=lambda error: error.member) if named else None
+        others = [error for error in errors if not isinstance(error, _StoppedError | ArithmeticError)]
+        raise (others or [first or errors[0]])[0]
+    return [future.result() for future in futures]
+
+
+def _together(groups: list[list[int]], tensors: list[Tensor]) -> Tensor:
+    """Join what the groups made, in the order of the members' numbers."""
+    order = torch.tensor([member for members in groups for member in members]).argsort()
+    return torch.cat(tensors)[order]
+
+
+def _joined(groups: list[list[int]], stacks: list[Stack]) -> Stack:
+    names = ("params", "buffers", "counters")
+    return Stack(stacks[0].layout, *(_together(groups, [getattr(s, name) for s in stacks]) for name in names))
 
 
 def train(
@@ -121,36 +142,35 @@ def train(
         ValueError: off the CPU, or for a torch without OpenMP.
     """
     _check(architecture, start.params.device, precision)
-    steps = (plan.mask.any(2)).sum(1).tolist()
-    longest_first = sorted(range(len(start)), key=lambda member: -steps[member])
+    lanes, own = side_by_side(len(start))
+    groups = [sorted(members) for members in share_out(plan.mask.any(2).sum(1).tolist(), lanes)]
 
-    def one(member: int, go_on: Callable[[], None]) -> Trained:
-        part = slice(member, member + 1)
-        own = BatchPlan(plan.index[part], plan.mask[part], plan.shift[part], plan.flip[part], plan.pad)
+    def some(members: list[int], go_on: Callable[[], None]) -> Trained:
+        index, mask, shift, flip = (part[members] for part in (plan.index, plan.mask, plan.shift, plan.flip))
         try:
             return plain.train(
                 architecture,
-                start.take(part),
+                start.take(members),
                 data,
                 targets,
-                own,
+                BatchPlan(index, mask, shift, flip, plan.pad),
                 sgd,
                 precision=precision,
                 collect=collect,
-                velocity=None if velocity is None else velocity[part],
-                correction=None if correction is None else correction[part],
+                velocity=None if velocity is None else velocity[members],
+                correction=None if correction is None else correction[members],
                 loss_scale=loss_scale,
                 before_step=go_on,
             )
-        except NonFiniteLossError:
-            raise NonFiniteLossError(member) from None
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(members[error.member]) from None
 
-    done = _each(longest_first, one, *side_by_side(len(start)))
+    done = _each(groups, some, own)
     return Trained(
-        concatenate([d.stack for d in done]),
-        concatenate([d.average for d in done]),
-        torch.cat([d.velocity for d in done]),
-        torch.cat([d.loss for d in done]),
+        _joined(groups, [d.stack for d in done]),
+        _joined(groups, [d.average for d in done]),
+        _together(groups, [d.velocity for d in done]),
+        _together(groups, [d.loss for d in done]),
     )
 
 
@@ -168,12 +188,14 @@ def predict(
     if not len(stack):
         return plain.predict(architecture, stack, data, precision=precision, batch_size=batch_size)
 
-    def one(member: int, go_on: Callable[[], None]) -> Tensor:
-        go_on()
-        alone = stack.take(slice(member, member + 1))
-        return plain.predict(architecture, alone, data, precision=precision, batch_size=batch_size)
+    lanes, own = side_by_side(len(stack))
+    groups = share_out([1] * len(stack), lanes)
 
-    return torch.cat(_each(list(range(len(stack))), one, *side_by_side(len(stack))))
+    def some(members: list[int], go_on: Callable[[], None]) -> Tensor:
+        go_on()
+        return plain.predict(architecture, stack.take(members), data, precision=precision, batch_size=batch_size)
+
+    return _together(groups, _each(groups, some, own))
 
 
 def recalibrate(
@@ -184,9 +206,13 @@ def recalibrate(
     if not len(stack):
         return stack
 
-    def one(member: int, go_on: Callable[[], None]) -> Stack:
-        go_on()
-        alone = stack.take(slice(member, member + 1))
-        return plain.recalibrate(architecture, alone, data, precision=precision, batch_size=batch_size)
+    lanes, own = side_by_side(len(stack))
+    groups = share_out([1] * len(stack), lanes)
 
-    return concatenate(_each(list(range(len(stack))), one, *side_by_side(len(stack))))
+    def some(members: list[int], go_on: Callable[[], None]) -> Stack:
+        go_on()
+        return plain.recalibrate(
+            architecture, stack.take(members), data, precision=precision, batch_size=batch_size
+        )
+
+    return _joined(groups, _each(groups, some, own))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedrepro.models.convnet import ConvNet
 from fedrepro.models.mlp import MLP
+from fedrepro.models.mobilenet import MobileNetV2
 from fedrepro.models.resnet import ResNet
 
 __all__ = ["NAMES", "SCHEMES", "build", "has_batch_norm", "initialise", "parameter_count"]
@@ -25,6 +26,7 @@ NAMES: dict[str, str] = {
     "resnet32": "ResNet-32",
     "resnet44": "ResNet-44",
     "resnet56": "ResNet-56",
+    "mobilenetv2": "MobileNetV2",
 }
 SCHEMES = ("xavier", "kaiming")
 
@@ -32,6 +34,7 @@ _NETWORKS: dict[str, tuple[type[nn.Module], dict[str, int]]] = {
     "mlp": (MLP, {}),
     "convnet": (ConvNet, {}),
     **{f"resnet{depth}": (ResNet, {"depth": depth}) for depth in (8, 20, 32, 44, 56)},
+    "mobilenetv2": (MobileNetV2, {}),
 }
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -45,7 +48,8 @@ def build(name: str, *, classes: int, **options: int | str) -> nn.Module:
         name: short name, a key of `NAMES`.
         classes: number of classes C, at least 1.
         **options: "mlp": features (2), hidden (32); "convnet": extra_layers (0); "resnet…": shortcut ("A" or
-            "B"; "A"), norm ("batch" or "group"; "batch"), groups (with norm="group" only).
+            "B"; "A"), norm ("batch" or "group"; "batch"), groups (with norm="group" only); "mobilenetv2": shortcut
+            ("projection" or "original"; "projection").
 
     Returns:
         A module from images `[N, 3, H, H]` ("mlp": features `[N, D]`) to logits `[N, C]`.

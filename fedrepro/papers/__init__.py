@@ -25,6 +25,7 @@ SCALES = ("smoke", "short", "paper")
 class Item:
     """A table or figure: its axes, how a cell is named, and which settings belong to the cells.
 
+    limits: for a scale, the values that it keeps of an axis; axes without a limit keep all.
     batch: whether runs of the store stand behind it; a toy figure computes everything in its notebook.
     """
 
@@ -37,7 +38,7 @@ class Item:
     row: str
     column: str
     grids: tuple[Mapping[str, tuple[str, ...]], ...]
-    short: Mapping[str, tuple[str, ...]]
+    limits: Mapping[str, Mapping[str, tuple[str, ...]]]
     rules: tuple[Mapping[str, Any], ...]
     seeds: Mapping[str, int]
     batch: bool
@@ -98,7 +99,7 @@ class Paper:
         for grid in entry.grids:
             axes = dict(grid)
             for axis, values in grid.items():
-                allowed = entry.short.get(axis, values) if scale == "short" else values
+                allowed = entry.limits.get(scale, {}).get(axis, values)
                 axes[axis] = tuple(v for v in values if v in allowed and (not chosen[axis] or v in chosen[axis]))
             for values in itertools.product(*axes.values()):
                 cells.append(self._cell(entry, dict(zip(axes, values)), scale))
@@ -196,7 +197,10 @@ def _item(paper: str, name: str, entry: Mapping[str, Any]) -> Item:
         entry.get("row", ""),
         entry.get("column", ""),
         grids,
-        {axis: tuple(values) for axis, values in entry.get("short", {}).items()},
+        {
+            scale: {axis: tuple(values) for axis, values in entry.get(scale, {}).items()}
+            for scale in ("smoke", "short")
+        },
         tuple(entry.get("rule", [])),
         entry["seeds"],
         entry.get("batch", True),

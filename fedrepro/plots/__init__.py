@@ -8,6 +8,7 @@ from fedrepro.plots.federation import partition
 from fedrepro.plots.performance import bars
 from fedrepro.plots.save import save
 from fedrepro.plots.style import LOOKS, Look, Picture, look, style
+from fedrepro.plots.sweep import sweep
 from fedrepro.plots.tables import alpha_sweep, methods
 from fedrepro.plots.toy import confidence, simplex
 
@@ -26,4 +27,5 @@ __all__ = [
     "seeds",
     "simplex",
     "style",
+    "sweep",
 ]
