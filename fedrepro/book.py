@@ -174,8 +174,10 @@ class Book:
         index = pd.MultiIndex.from_frame(found[["row", "column"]])
         return pd.DataFrame(shown, index=index)
 
-    def points(self) -> pd.DataFrame:
+    def points(self, *, best: bool = False) -> pd.DataFrame:
         """Return the comparison for plotting, one line per number.
+
+        With `best`, smoke numbers are left out where there are others: at their height nothing else can be seen.
 
         Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
         """
@@ -189,7 +191,8 @@ class Book:
             one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
             tables.append(one.dropna(subset=["mean"]))
         found = pd.concat([table for table in tables if len(table)], ignore_index=True)
-        return self._labelled(found)
+        smoke = found["source"] == sources["smoke"]
+        return self._labelled(found[~smoke] if best and not smoke.all() else found)
 
     def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Put the labels of each row's cell at paper scale in front of its columns."""

@@ -127,6 +127,7 @@ def gallery() -> list[Figure]:
         plots.simplex(points, accuracy, best=4, average=3, title="Figure 1", scale="smoke"),
         plots.confidence(bins(2), title="Figure 8"),
         plots.seeds(frame, {"Ensemble of 10 samples": 59.0}, title="Seeds"),
+        draw(pd.concat([varied("paper"), varied()]), references={"FedAvg on all images": 57.0}, title="Figure 9"),
     ]
 
 
@@ -536,3 +537,65 @@ def test_a_notebook_shows_the_figure_with_its_alternative_text(tmp_path: Path) -
     plots.save(figure, tmp_path, "toy", data=pd.DataFrame({"x": [1]}), alt="Three clients.")
     _, about = figure._repr_png_()
     assert about["alt"] == "Three clients."
+
+
+# -- sweeps ---------------------------------------------------------------------------------------------------
+
+
+def varied(source: str = "recorded (short)", methods: tuple[str, ...] = ("FedAvg", "FedBE")) -> pd.DataFrame:
+    rows = [
+        {"epochs": epochs, "method": method, "mean": 50.0 + place + len(epochs), "std": 0.5, "runs": 3}
+        for place, method in enumerate(methods)
+        for epochs in ("1", "5", "20")
+    ]
+    return pd.DataFrame(rows).assign(source=source)
+
+
+def draw(frame: pd.DataFrame, **options: Any) -> Figure:
+    return plots.sweep(frame, **{"x": "epochs", "line": "method", "label": "local epochs"} | options)
+
+
+def test_a_sweep_has_a_line_per_method_and_source_at_the_numbers() -> None:
+    figure = draw(pd.concat([varied("paper"), varied()]), references={"all images": 60.0}, title="Sweep")
+    (axes,) = panels(figure)
+    lines = [bars.lines[0] for bars in axes.containers]
+    assert [list(line.get_xdata()) for line in lines] == [[1.0, 5.0, 20.0]] * 4
+    assert [line.get_color() for line in lines[1::2]] == [plots.LOOKS[m].colour for m in ("FedAvg", "FedBE")]
+    assert {line.get_markerfacecolor() for line in lines[0::2]} == {"none"}  # the paper's are open
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "20"]
+    assert says(figure, "local epochs")
+    assert says(figure, "all images")
+    assert says(figure, "short scale")
+    assert draw(varied(), log=True).axes[0].get_xscale() == "log"
+
+
+def test_of_two_variants_of_a_method_the_second_is_dashed() -> None:
+    figure = draw(varied(methods=("FedBE, weight decay", "FedBE, no weight decay")))
+    one, other = (bars.lines[0] for bars in panels(figure)[0].containers)
+    assert one.get_color() == other.get_color() == plots.LOOKS["FedBE"].colour
+    assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
+    assert one.get_markerfacecolor() != other.get_markerfacecolor()
+
+
+def test_a_sweep_has_a_panel_per_value() -> None:
+    frame = pd.concat([varied().assign(model=model) for model in ("ConvNet", "ResNet-20")])
+    assert [axes.get_title("left") for axes in panels(draw(frame, panel="model"))] == ["ConvNet", "ResNet-20"]
+
+
+def test_a_sweep_refuses_what_it_cannot_draw() -> None:
+    with pytest.raises(ValueError, match=r"named after a method .* got 'Mine'"):
+        draw(varied(methods=("Mine",)))
+    with pytest.raises(ValueError, match="epochs must be positive on a logarithmic axis, got 0"):
+        draw(varied().assign(epochs="0"), log=True)
+    with pytest.raises(ValueError, match="missing: epochs"):
+        draw(varied().drop(columns="epochs"))
+
+
+def test_shades_are_looks_for_further_names() -> None:
+    looks = plots.shades(["CIFAR-100", "FedBE", "photos"])
+    assert looks["FedBE"] == plots.LOOKS["FedBE"]
+    assert len({looks[name].colour for name in ("CIFAR-100", "photos")}) == 2
+    assert len({looks[name].marker for name in ("CIFAR-100", "photos")}) == 2
+    assert set(looks) == {"CIFAR-100", "photos", *plots.LOOKS}
+    with pytest.raises(ValueError, match="at most 10"):
+        plots.shades([str(n) for n in range(11)])

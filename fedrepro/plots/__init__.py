@@ -7,7 +7,7 @@ from fedrepro.plots.curves import rounds, seeds
 from fedrepro.plots.federation import partition
 from fedrepro.plots.performance import bars
 from fedrepro.plots.save import save
-from fedrepro.plots.style import LOOKS, Look, Picture, look, style
+from fedrepro.plots.style import LOOKS, Look, Picture, look, shades, style
 from fedrepro.plots.sweep import sweep
 from fedrepro.plots.tables import alpha_sweep, methods
 from fedrepro.plots.toy import confidence, simplex
@@ -25,6 +25,7 @@ __all__ = [
     "rounds",
     "save",
     "seeds",
+    "shades",
     "simplex",
     "style",
     "sweep",

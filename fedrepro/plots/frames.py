@@ -29,7 +29,8 @@ def ordered(values: Iterable[Any], first: Iterable[Any] = ()) -> list[Any]:
 
 def by_cell(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with partition, method and network made from row and column, if it has those."""
-    if "method" in frame.columns or not {"row", "column"} <= set(frame.columns):
+    columns = set(frame.columns)
+    if {"partition", "method", "network"} <= columns or not {"row", "column"} <= columns:
         return frame
     parts = frame["row"].str.partition("/")
     bare = (parts[1] == "") | (frame["row"] == "FedBE w/o SWA")  # no partition, though a slash

@@ -69,6 +69,19 @@ def look(method: str, looks: Mapping[str, Look] = LOOKS) -> Look:
     return looks[method]
 
 
+def shades(names: Sequence[str]) -> Mapping[str, Look]:
+    """Return looks for further names, such as the settings of one method, besides those of the methods.
+
+    Args:
+        names: at most ten, in the order of the legend; a method's name keeps the method's look.
+    """
+    if len(names) > 10:
+        raise ValueError(f"shades are for at most 10 names, got {len(names)}")
+    colours, markers = sns.color_palette("colorblind", 10), ("o", "s", "^", "D", "v", "P", "X", "p", "h", "*")
+    new = {name: Look(to_hex(c), m, "-") for name, c, m in zip(names, colours, markers, strict=False)}
+    return {name: LOOKS.get(name, found) for name, found in new.items()} | dict(LOOKS)
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """Set the project's paper style for the block only: despined, light grid, no text below 7 points."""

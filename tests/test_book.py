@@ -1,0 +1,45 @@
+"""What notebooks work with, beyond what running the notebooks shows."""
+
+import pandas as pd
+import pytest
+
+from fedrepro.book import Book
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+    lines = [
+        {"row": "FedAvg", "column": "ConvNet", "paper_mean": 72.6, "short_mean": NAN, "smoke_mean": 12.0},
+        {
+            "row": "FedAvg + clients",
+            "column": "ConvNet",
+            "paper_mean": 73.6,
+            "short_mean": 40.0,
+            "smoke_mean": NAN,
+        },
+        {"row": "unknown", "column": "ConvNet", "paper_mean": NAN, "short_mean": NAN, "smoke_mean": 13.0},
+    ]
+    numbers = {"recorded_mean": NAN, "paper_std": 0.5, "recorded_std": NAN, "paper_runs": 5.0}
+    seeds = {f"{scale}_seeds": 1.0 for scale in ("recorded", "short", "smoke")}
+    monkeypatch.setattr(Book, "comparison", lambda self: pd.DataFrame(lines).assign(**numbers, **seeds))
+    return Book("fedbe/table2_targets", scale="smoke", seeds=1, device="cpu")
+
+
+def test_points_have_their_cells_labels(book: Book) -> None:
+    points = book.points()
+    assert list(points["mean"]) == [72.6, 73.6, 40.0, 12.0, 13.0]
+    assert list(points["source"]) == ["paper"] * 2 + ["recorded (short)"] + ["this run (smoke)"] * 2
+    assert list(points["targets"].fillna("")) == ["FedAvg", "FedAvg + clients", "FedAvg + clients", "FedAvg", ""]
+    assert set(points["model"].dropna()) == {"ConvNet"}
+
+
+def test_the_best_points_leave_smoke_out_unless_there_is_nothing_else(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(book.points(best=True)["mean"]) == [72.6, 73.6, 40.0]
+    only = book.comparison()
+    only[["paper_mean", "short_mean"]] = NAN
+    monkeypatch.setattr(Book, "comparison", lambda self: only)
+    assert list(book.points(best=True)["mean"]) == [12.0, 13.0]
