@@ -18,7 +18,7 @@ test: .venv/.test  ## format, lint, types, tests of the library, then every note
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:nbval -n 2 --dist loadfile tests
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
 		--nbval-cell-timeout 300 notebooks
 
 lab: .venv/.notebooks  ## open the notebooks in JupyterLab

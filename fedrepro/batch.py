@@ -34,13 +34,17 @@ KERNEL = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}",
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A notebook, its parameters, where its executed copy goes, its limit in seconds, its working folder."""
+    """A notebook, its parameters, where its executed copy goes, its limit in seconds, its working folder.
+
+    threads: cores that its kernel may use; as many as it likes when 0.
+    """
 
     notebook: Path
     output: Path
     timeout: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
     cwd: Path | None = None
+    threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ def _attempt(job: Job, partial: Path, deadline: float, stop: threading.Event) ->
         (room / "kernels" / "python3").mkdir(parents=True)
         (room / "kernels" / "python3" / "kernel.json").write_text(json.dumps({"argv": KERNEL}), "utf-8")
         environment = os.environ | {MARK: mark, "JUPYTER_PATH": name}
+        environment |= {"OMP_NUM_THREADS": str(job.threads)} if job.threads else {}
         environment |= {path: str(Path(os.environ[path]).resolve()) for path in PATHS if os.environ.get(path)}
         if str(source) != sysconfig.get_path("purelib"):  # a checkout: the notebook imports this same one
             paths = [str(source), os.environ.get("PYTHONPATH")]

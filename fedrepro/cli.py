@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 import fedrepro
 from fedrepro import bench, papers, paths, record
 from fedrepro.papers import SCALES, Cell, Item
@@ -224,6 +226,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     figures = paths.recorded_folder() if options.record else paths.made_folder()
     if options.record:
         _write(figures, done, options.scale)
+    # The runs are done, so a notebook has little to compute; on a GPU two would share its memory.
+    cores = torch.get_num_threads() if choose_device(options.device) == "cpu" else 1
+    workers = min(4, cores)
     jobs = []
     paused = {cell.item for cell, _, outcome in done if outcome.status == "paused"}
     for item in items:
@@ -238,8 +243,16 @@ def _reproduce(options: argparse.Namespace) -> int:
         }
         notebook = paths.recorded_folder().parent / "notebooks" / f"{item.key}.ipynb"
         output = paths.results_folder() / "notebooks" / f"{item.key}.ipynb"
-        jobs.append(batch.Job(notebook=notebook, output=output, timeout=options.timeout, parameters=parameters))
-    for job, result in zip(jobs, batch.execute_all(jobs)):
+        jobs.append(
+            batch.Job(
+                notebook=notebook,
+                output=output,
+                timeout=options.timeout,
+                parameters=parameters,
+                threads=cores // workers if cores > 1 else 0,
+            )
+        )
+    for job, result in zip(jobs, batch.execute_all(jobs, workers=workers)):
         good = good and result.ok
         if not result.ok:
             print(f"failed: {job.notebook}: {result.error}", file=sys.stderr)

@@ -80,8 +80,14 @@ def spread(setting: Setting, seeds: Iterable[int], *, resolution: int = 30) -> p
     return pd.DataFrame(rows)
 
 
-def confidences(setting: Setting, seeds: Iterable[int], *, bins: int = 10) -> pd.DataFrame:
+def confidences(setting: Setting, seeds: Iterable[int], *, bins: int = 10, device: str = "cpu") -> pd.DataFrame:
     """Histogram the confidence of clients' and of sampled models, averaged over models (FedBE Figure 8).
+
+    Args:
+        setting: the toy's, or any other with one round of clients at the end.
+        seeds: one run each.
+        bins: K, of equal width.
+        device: a torch device name.
 
     Returns:
         One line per seed, group ("Clients", "Samples") and bin: seed, group, low, high, correct, incorrect;
@@ -89,7 +95,7 @@ def confidences(setting: Setting, seeds: Iterable[int], *, bins: int = 10) -> pd
     """
     tables = []
     for seed in seeds:
-        federation, _, trace = play(setting, seed)
+        federation, _, trace = play(setting, seed, device)
         groups = {"Clients": trace.clients, "Samples": sampled(setting, federation, trace, seed)}
         for group, stack in groups.items():
             logits = federation.predict(stack, federation.test)

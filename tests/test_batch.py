@@ -63,6 +63,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Batch:
         "import json, os, sys\n"
         "facts = {name: repr(globals()[name]) for name in ('lr', 'seeds', 'fast', 'scale', 'limit')}\n"
         "facts |= dict(cwd=os.getcwd(), python=sys.executable, runs=os.environ['FEDREPRO_RUNS'])\n"
+        "facts |= dict(threads=os.environ['OMP_NUM_THREADS'])\n"
         "print(json.dumps(facts))"
     )
     hang = (
@@ -84,6 +85,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Batch:
             output=folder / "out" / f"{name}.ipynb",
             parameters={"lr": 1e-3, "seeds": [0, 1], "fast": False, "scale": "paper"} if name == "good" else {},
             timeout=20 if name == "hanging" else 120,
+            threads=7 if name == "good" else 0,
         )
         for name, sources in cells.items()
     ]
@@ -107,6 +109,7 @@ def test_parameters_arrive_with_their_types(done: Batch) -> None:
     facts = json.loads("".join(done.notebook("good.ipynb")["cells"][2]["outputs"][0]["text"]))
     assert facts.pop("cwd") == str(done.folder)
     assert facts.pop("python") == sys.executable
+    assert facts.pop("threads") == "7"
     assert facts.pop("runs") == os.environ["FEDREPRO_RUNS"]
     assert facts == {"lr": "0.001", "seeds": "[0, 1]", "fast": "False", "scale": "'paper'", "limit": "None"}
 

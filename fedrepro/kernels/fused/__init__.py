@@ -22,7 +22,7 @@ from fedrepro.data import Data
 from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why_not
 from fedrepro.kernels.fused.session import COMPUTE, Session, Size
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.sessions import StackMemoryError
+from fedrepro.kernels.sessions import StackMemoryError, here
 from fedrepro.optim import Sgd
 from fedrepro.plan import BatchPlan
 from fedrepro.stack import Stack, concatenate
@@ -129,19 +129,30 @@ def train(
             f"{plan.index.shape[2]} images: use smaller batches"
         )
     done: list[Trained] = []
-    for first in range(0, members, width):
-        part = slice(first, first + width)
-        own = BatchPlan(plan.index[part], plan.mask[part], plan.shift[part], plan.flip[part], plan.pad)
-        speed = velocity[part] if velocity is not None else None
-        shift = correction[part] if correction is not None else None
-        try:
-            done.append(
-                _train(
-                    net, start.take(part), data, targets, own, sgd, precision, collect, speed, shift, loss_scale
+    with here(data.images.device):
+        for first in range(0, members, width):
+            part = slice(first, first + width)
+            own = BatchPlan(plan.index[part], plan.mask[part], plan.shift[part], plan.flip[part], plan.pad)
+            speed = velocity[part] if velocity is not None else None
+            shift = correction[part] if correction is not None else None
+            try:
+                done.append(
+                    _train(
+                        net,
+                        start.take(part),
+                        data,
+                        targets,
+                        own,
+                        sgd,
+                        precision,
+                        collect,
+                        speed,
+                        shift,
+                        loss_scale,
+                    )
                 )
-            )
-        except NonFiniteLossError as error:
-            raise NonFiniteLossError(first + error.member) from None
+            except NonFiniteLossError as error:
+                raise NonFiniteLossError(first + error.member) from None
     return Trained(
         concatenate([d.stack for d in done]),
         concatenate([d.average for d in done]),
@@ -275,17 +286,18 @@ def predict(
         return out
     batch = min(len(data), max(batch_size, IMAGES // max(len(stack), 1) // 2))
     done = 0
-    for part in _chunks(stack, batch):
-        size = Size(len(part), -(-len(data) // batch), batch, height, width)
-        session = _roomy(partial(_reading, net, size, data, precision))
-        _load(session, part)
-        _batches(session, len(data))
-        for first in range(0, len(data), batch):
-            session.predict_step()
-            last = min(first + batch, len(data))
-            out[done : done + len(part), first:last] = session.logits[:, : last - first]
-        done += len(part)
-        del session  # before the next one takes as much
+    with here(data.images.device):
+        for part in _chunks(stack, batch):
+            size = Size(len(part), -(-len(data) // batch), batch, height, width)
+            session = _roomy(partial(_reading, net, size, data, precision))
+            _load(session, part)
+            _batches(session, len(data))
+            for first in range(0, len(data), batch):
+                session.predict_step()
+                last = min(first + batch, len(data))
+                out[done : done + len(part), first:last] = session.logits[:, : last - first]
+            done += len(part)
+            del session  # before the next one takes as much
     return out
 
 
@@ -305,18 +317,19 @@ def recalibrate(
     height, width = data.images.shape[1:3]
     batch = min(batch_size, len(data))
     done = []
-    for part in _chunks(stack, batch):
-        steps = -(-len(data) // batch)
-        size = Size(len(part), steps, batch, height, width)
-        session = _roomy(partial(_reading, net, size, data, precision))
-        _load(session, part)
-        session.stats.zero_()
-        _batches(session, len(data))
-        session.stat_rates.copy_(1 / torch.arange(1, steps + 1, dtype=torch.float64))
-        for _ in range(steps):
-            session.statistics_step()
-        fresh = _unload(session, part, torch.zeros(len(part)))
-        counters = torch.full_like(part.counters, steps)
-        done.append(Stack(part.layout, part.params, fresh.buffers, counters))
-        del session
+    with here(data.images.device):
+        for part in _chunks(stack, batch):
+            steps = -(-len(data) // batch)
+            size = Size(len(part), steps, batch, height, width)
+            session = _roomy(partial(_reading, net, size, data, precision))
+            _load(session, part)
+            session.stats.zero_()
+            _batches(session, len(data))
+            session.stat_rates.copy_(1 / torch.arange(1, steps + 1, dtype=torch.float64))
+            for _ in range(steps):
+                session.statistics_step()
+            fresh = _unload(session, part, torch.zeros(len(part)))
+            counters = torch.full_like(part.counters, steps)
+            done.append(Stack(part.layout, part.params, fresh.buffers, counters))
+            del session
     return concatenate(done)
