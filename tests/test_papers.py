@@ -238,7 +238,8 @@ def test_swa_collects_models_at_every_scale() -> None:
     for _, cell in every_cell():
         s = cell.setting
         if s.method.startswith("fedbe") and s.method != "fedbe_without_swa":
-            steps = s.distill_epochs * math.ceil(s.public_images / s.distill_batch)
+            images = DATASETS[s.public_data].sizes["train"] if s.public_data else s.public_images
+            steps = s.distill_epochs * math.ceil(images / s.distill_batch)
             assert steps // s.swa_cycle * s.swa_cycle > s.swa_start, cell
 
 

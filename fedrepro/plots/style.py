@@ -50,7 +50,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "FedBE": Look(SIX[2], "D", "-"),
         "FedBE + FedProx": Look(TEN[3], "d", (0, (6, 2))),
         "FedBE + FedAvgM": Look(TEN[4], "H", (0, (6, 2, 1, 2))),
-        "FedBE + SCAFFOLD": Look(TEN[1], ".", (0, (1, 1))),
+        "FedBE + SCAFFOLD": Look(TEN[1], "+", (0, (1, 1))),
         "Ground-truth labels": Look(INK, "8", (0, (3, 1, 1, 1))),
         "FedSDD": Look(TEN[6], "P", (0, (8, 1.5))),
         "BKD": Look(TEN[2], "X", (0, (3, 1))),
