@@ -16,12 +16,12 @@ from fedrepro.swiss_roll import swiss_roll
 
 
 @lru_cache(maxsize=4)
-def public_data(name: str, like: str, device: str) -> Data:
+def _public_data(name: str, like: str, root: str, device: str) -> Data:
     """Return the training images of one data set as public images for clients of another.
 
     They are brought to the clients' size and normalised like the clients' images, as the teachers expect it.
     """
-    train, spec = datasets(name, device)[0], spec_of(like)
+    train, spec = _loaded(name, "train", root, device), spec_of(like)
     return replace(resized(train, spec.shape[:2]), mean=spec.mean, std=spec.std)
 
 
@@ -137,11 +137,14 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
                 test.labels.cpu().numpy(), setting.test_images, rng=numpy_generator(0, "test images")
             )
             test = test.subset(chosen)
+    public = train.subset(held)
+    if setting.public_data:
+        public = _public_data(setting.public_data, setting.data, str(data_root()), device)
     return Federation(
         architecture(setting, train.class_count),
         train,
         tuple(torch.from_numpy(part) for part in parts),
-        public_data(setting.public_data, setting.data, device) if setting.public_data else train.subset(held),
+        public,
         test,
         precision=setting.precision,
     )

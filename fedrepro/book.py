@@ -105,6 +105,8 @@ class Book:
     def run(self, progress: bool = True) -> pd.DataFrame:
         """Play all runs of the item, or read those that are done, and return one line per run.
 
+        Runs that diverged are told and have no line: at some settings of a sweep that is the result.
+
         Raises:
             RuntimeError: if a run failed, with the reasons.
         """
@@ -112,13 +114,13 @@ class Book:
         asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
         runs = [Run(cell.setting, seed, f"{cell.row} {cell.column}") for cell, seed in asked]
         outcomes = play_all(runs, store, device=self.device, progress=progress)
-        failed = [
-            f"{run.label}, seed {run.seed}: {outcome.error}"
-            for run, outcome in zip(runs, outcomes)
-            if outcome.record is None
-        ]
-        if failed:
-            raise RuntimeError("runs without a result:\n" + "\n".join(failed))
+        empty = [(f"{r.label}, seed {r.seed}: {o.error}", o.error) for r, o in zip(runs, outcomes) if not o.record]
+        diverged = [line for line, error in empty if error.startswith(("DivergedError", "ArithmeticError"))]
+        failed = [line for line, _ in empty if line not in diverged]
+        if diverged:
+            print("diverged:\n" + "\n".join(diverged))
+        if failed or len(empty) == len(runs):
+            raise RuntimeError("runs without a result:\n" + "\n".join(failed or diverged))
         self._outcomes = [(cell, outcome) for (cell, _), outcome in zip(asked, outcomes)]
         record.write(self.folder, self.item.key, self.scale, self._found())
         return self.results

@@ -112,6 +112,8 @@ class DistillSgd:
                 "distil longer or lower swa_start"
             )
         if self.targets == "labels":
+            if federation.public.classes != federation.data.classes:
+                raise ValueError("true labels as targets need public images of the clients' classes")
             classes = federation.architecture.classes
             targets = F.one_hot(federation.public.labels, classes).to(average.params.dtype)
         else:

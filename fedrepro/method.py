@@ -145,7 +145,8 @@ class Stages:
             memory |= changes
             losses.append(trained.loss.double().cpu())
             watch.lap("train")
-            shares = self.weigh(federation, who)
+            if not averages:
+                shares = self.weigh(federation, who)
             averages.append(mix(shares[:, part], trained.stack))
             watch.lap("aggregate")
         clients = trained.stack

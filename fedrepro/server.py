@@ -68,8 +68,10 @@ class Momentum(Replace):
     BatchNorm statistics come from the clients as with `Replace`. w_t is the model that was sent out, so under
     FedBE it is the distilled one.
 
-    "ema" is the form of FedBE's released code: v <- beta v + (1 - beta) delta from the third round on, on
-    BatchNorm statistics as well; in the first two rounds w_{t+1} is the plain average and v its delta.
+    "ema" is the form of FedBE's released code: v <- beta v + (1 - beta) delta from the third round on; in the
+    first two rounds w_{t+1} is the plain average and v its delta. The code moves BatchNorm statistics as well:
+    that took variances below zero in the third round (ResNet-8 on digits), after which every prediction is
+    NaN. Here they stay the clients'.
 
     Args:
         beta: in [0, 1); 0 is `Replace`.
@@ -91,19 +93,12 @@ class Momentum(Replace):
         self, average: Stack, clients: Stack, state: State, federation: Federation
     ) -> tuple[Stack, Memory]:
         """Return the moved model, a stack of one, and the velocities to remember."""
-        sent, beta = state.models, self.beta
+        delta = state.models.params - average.params
+        before = state.memory.get("server_velocity", torch.zeros_like(delta))
         if self.form == "heavy_ball":
-            delta = sent.params - average.params
-            velocity = beta * state.memory.get("server_velocity", torch.zeros_like(delta)) + delta
-            moved = Stack(average.layout, sent.params - velocity, average.buffers, average.counters)
-            return self._statistics(moved, clients, federation), {"server_velocity": velocity}
-        average = self._statistics(average, clients, federation)
-        deltas = {
-            "server_velocity": sent.params - average.params,
-            "server_buffers": sent.buffers - average.buffers,
-        }
-        if state.round < 2:
-            return average, deltas
-        speeds = {name: beta * state.memory[name] + (1 - beta) * delta for name, delta in deltas.items()}
-        params, buffers = sent.params - speeds["server_velocity"], sent.buffers - speeds["server_buffers"]
-        return Stack(average.layout, params, buffers, average.counters), speeds
+            velocity = self.beta * before + delta
+        else:
+            velocity = delta if state.round < 2 else self.beta * before + (1 - self.beta) * delta
+        params = average.params if velocity is delta else state.models.params - velocity
+        moved = Stack(average.layout, params, average.buffers, average.counters)
+        return self._statistics(moved, clients, federation), {"server_velocity": velocity}

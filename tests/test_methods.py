@@ -342,6 +342,10 @@ class TestLimits:
         for _, trace in played("fedbe_ground_truth", "resnet8"):
             assert torch.equal(trace.targets.argmax(1), here.public.labels)
             assert torch.equal(trace.targets.sum(1), torch.ones(len(here.public)))
+        other = replace(here, public=replace(here.public, classes=("x", "y", "z")))
+        method = methods.build(setting("fedbe_ground_truth"))
+        with pytest.raises(ValueError, match="public images of the clients' classes"):
+            method.round(method.init(other, SEED), other, Streams(SEED, 0))
 
     def test_swa_and_sgd_differ_only_after_the_targets(self) -> None:
         with_it, without = played("fedbe", "resnet8")[0], played("fedbe_without_swa", "resnet8")[0]

@@ -131,10 +131,20 @@ class TestMomentum:
     def test_ema(self) -> None:
         # Two plain rounds, v = 2 and then v = 1.
         # Round 3: delta = 5 - 1 = 4, v = 1/2 + 4/2 = 2.5, w = 5 - 2.5 = 2.5.
-        # Round 4: delta = 2.5 - 0 = 2.5, v = 1.25 + 1.25 = 2.5, w = 0. Statistics are ten times that.
+        # Round 4: delta = 2.5 - 0 = 2.5, v = 1.25 + 1.25 = 2.5, w = 0.
         found = self.rounds(Momentum(beta=0.5, form="ema"), [8, 6, 5, 2.5], [6, 5, 1, 0])
         assert [float(average.params[0, 0]) for average, _ in found] == [6, 5, 2.5, 0]
-        assert [float(average.buffers[0, 0]) for average, _ in found] == [60, 50, 25, 0]
+        assert [float(average.buffers[0, 0]) for average, _ in found] == [60, 50, 10, 0]  # the clients'
+
+    @pytest.mark.parametrize("form", ["heavy_ball", "ema"])
+    def test_variances_stay_positive_over_rounds(self, form: str) -> None:
+        # Moved like the weights, a variance that falls from round to round would overshoot below zero.
+        stage, state = Momentum(beta=0.9, form=form), State(0, tiny.stack([[1, 1]], [[0, 1]], [1]))
+        for variance in (0.4, 0.2, 0.1, 0.05):
+            clients = tiny.stack([[1, 1]], [[0, variance]], [1])
+            average, memory = stage(clients, clients, state, WORLD)
+            assert float(average.buffers[0, 1]) == pytest.approx(variance)
+            state = State(state.round + 1, average, memory)
 
     @pytest.mark.parametrize("form", ["heavy_ball", "ema"])
     def test_without_beta_it_replaces(self, form: str) -> None:

@@ -1,6 +1,7 @@
 """The threads kernel against the plain one, its share of the cores, and how it stops."""
 
 import _thread
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -95,8 +96,50 @@ class TestTrain:
         with pytest.raises(KeyboardInterrupt):
             threads.train(architecture, start(architecture, 2), data, data.labels, plans((4, 4)), sgd)
 
+    def test_members_without_a_step(self) -> None:
+        data, architecture = tiny.points(12), tiny.network("mlp")
+        models, plan = start(architecture, 3), plans((4, 4, 4), epochs=1)
+        plan.mask[1:] = False
+        sgd = Sgd(lr=rates(1), momentum=0.9, weight_decay=0.0)
+        one, other = (
+            k.train(architecture, models, data, data.labels, plan, sgd, precision="float64")
+            for k in (threads, plain)
+        )
+        close(one.stack.params, other.stack.params)
+        assert torch.equal(one.stack.params[1:], models.params[1:])
+
+    def test_threads_of_the_caller_keep_their_cores(self, cores: int) -> None:
+        data, architecture = tiny.points(9), tiny.network("mlp")
+        threads.predict(architecture, start(architecture, 2), data, precision="float64")
+        seen: list[int] = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert seen == [cores]
+
 
 class TestPredict:
+    def test_an_interrupt_leaves_nothing_behind(self, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        data, architecture, seen = tiny.points(8), tiny.network("mlp"), list[str]()
+        if cores == 1:
+            pytest.skip("on one core it is the caller's own thread")
+
+        def predict(*arguments: Any, before_step: Callable[[], None], **options: Any) -> None:
+            if not seen:
+                _thread.interrupt_main()
+            seen.append("begun")
+            try:
+                for _ in range(1000):
+                    before_step()
+                    time.sleep(0.01)
+            finally:
+                seen.append("ended")
+
+        monkeypatch.setattr(plain, "predict", predict)
+        with pytest.raises(KeyboardInterrupt):
+            threads.predict(architecture, start(architecture, 2), data)
+        assert seen.count("begun") == seen.count("ended")
+
     def test_agrees_with_plain(self) -> None:
         data, architecture = tiny.images(9), tiny.network("resnet8")
         models = start(architecture, 3)

@@ -143,8 +143,9 @@ def train(
             gradients = [p.grad for p in parameters if p.grad is not None]
             if sgd.proximal.mu:
                 _pull(module, gradients, anchors, sgd.proximal)
-            for gradient, shift in zip(gradients, shifts):
-                gradient += shift
+            if shifts:
+                for gradient, shift in zip(gradients, shifts, strict=True):
+                    gradient += shift
             for group in optimizer.param_groups:
                 group["lr"] = rates[step]
             optimizer.step()
@@ -173,7 +174,7 @@ def _like(parameters: list[nn.Parameter], stack: Stack, row: Tensor) -> list[Ten
 @torch.no_grad()
 def _pull(module: nn.Module, gradients: list[Tensor], anchors: list[Tensor], proximal: Proximal) -> None:
     """Add the gradient of the proximal term to the parameters' own."""
-    for (name, p), gradient, anchor in zip(module.named_parameters(), gradients, anchors):
+    for (name, p), gradient, anchor in zip(module.named_parameters(), gradients, anchors, strict=True):
         away = p - anchor
         if proximal.form == "squared":
             gradient += proximal.mu * away
@@ -193,7 +194,13 @@ def _join(stacks: list[Stack]) -> Stack:
 
 @torch.no_grad()
 def predict(
-    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+    architecture: Architecture,
+    stack: Stack,
+    data: Data,
+    *,
+    precision: str = "float32",
+    batch_size: int = 250,
+    before_step: Callable[[], object] = lambda: None,
 ) -> Tensor:
     """Run every member over a data set in evaluation mode, without augmentation.
 
@@ -203,6 +210,7 @@ def predict(
         data: N images.
         precision: as in `train`.
         batch_size: images per forward pass; the result depends on it only by rounding.
+        before_step: called before every forward pass; what it raises ends the work.
 
     Returns:
         Logits [M, N, C] in the stack's dtype.
@@ -213,6 +221,7 @@ def predict(
     for member in range(len(stack)):
         stack.load(member, module)
         for index in batches:
+            before_step()
             x = inputs(data, index, dtype=stack.params.dtype)
             with _autocast(x.device, precision):
                 out[member, index] = module(x).to(out.dtype)
@@ -221,7 +230,13 @@ def predict(
 
 @torch.no_grad()
 def recalibrate(
-    architecture: Architecture, stack: Stack, data: Data, *, precision: str = "float32", batch_size: int = 250
+    architecture: Architecture,
+    stack: Stack,
+    data: Data,
+    *,
+    precision: str = "float32",
+    batch_size: int = 250,
+    before_step: Callable[[], object] = lambda: None,
 ) -> Stack:
     """Recompute the BatchNorm statistics of every member by one pass over a data set.
 
@@ -244,6 +259,7 @@ def recalibrate(
             norm.reset_running_stats()
             norm.momentum = None
         for index in batches:
+            before_step()
             with _autocast(stack.params.device, precision):
                 module(inputs(data, index, dtype=stack.params.dtype))
         fresh = Stack.of(module)

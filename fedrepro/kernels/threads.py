@@ -10,9 +10,9 @@ Shapes: S members trained, M members, N images, C classes, T steps, B batch, P p
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -95,12 +95,16 @@ def _each(groups: list[list[int]], work: Callable[[list[int], Callable[[], None]
 
     if len(groups) == 1:
         return [work(groups[0], lambda: None)]
-    futures = [_pool(len(groups), own).submit(job, members) for members in groups]
+    futures: list[Future[Made]] = []
+    cores = torch.get_num_threads()
     try:
+        for members in groups:
+            futures.append(_pool(len(groups), own).submit(job, members))
         wait(futures)
     finally:
         stop.set()  # an interrupt arrives here, in the main thread
-    wait(futures)  # so that nothing goes on in the background
+        wait(futures)  # so that nothing goes on in the background
+        torch.set_num_threads(cores)  # for threads still to come: the pool's own number became their default
     errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
         named = [error for error in errors if isinstance(error, NonFiniteLossError)]
@@ -143,7 +147,8 @@ def train(
     """
     _check(architecture, start.params.device, precision)
     lanes, own = side_by_side(len(start))
-    groups = [sorted(members) for members in share_out(plan.mask.any(2).sum(1).tolist(), lanes)]
+    taken = plan.mask.any(2).sum(1).clamp_min(1).tolist()
+    groups = [sorted(members) for members in share_out(taken, lanes)]
 
     def some(members: list[int], go_on: Callable[[], None]) -> Trained:
         index, mask, shift, flip = (part[members] for part in (plan.index, plan.mask, plan.shift, plan.flip))
@@ -192,8 +197,8 @@ def predict(
     groups = share_out([1] * len(stack), lanes)
 
     def some(members: list[int], go_on: Callable[[], None]) -> Tensor:
-        go_on()
-        return plain.predict(architecture, stack.take(members), data, precision=precision, batch_size=batch_size)
+        options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
+        return plain.predict(architecture, stack.take(members), data, **options)
 
     return _together(groups, _each(groups, some, own))
 
@@ -210,9 +215,7 @@ def recalibrate(
     groups = share_out([1] * len(stack), lanes)
 
     def some(members: list[int], go_on: Callable[[], None]) -> Stack:
-        go_on()
-        return plain.recalibrate(
-            architecture, stack.take(members), data, precision=precision, batch_size=batch_size
-        )
+        options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
+        return plain.recalibrate(architecture, stack.take(members), data, **options)
 
     return _joined(groups, _each(groups, some, own))
