@@ -1,6 +1,7 @@
 """The threads kernel against the plain one, its share of the cores, and how it stops."""
 
 import _thread
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,14 @@ def cores(request: pytest.FixtureRequest) -> Iterator[int]:
     yield request.param
     assert torch.get_num_threads() == request.param  # members' own numbers are no one else's business
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also where the tests themselves run in the background and ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class TestTrain:
@@ -79,7 +88,9 @@ class TestTrain:
         with pytest.raises(RuntimeError, match="no memory left"):
             threads.train(architecture, start(architecture, 2), data, data.labels, plans((4, 4)), sgd)
 
-    def test_an_interrupt_ends_it_at_the_next_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupt_ends_it_at_the_next_step(
+        self, monkeypatch: pytest.MonkeyPatch, interruptible: None
+    ) -> None:
         data, architecture, seen = tiny.points(8), tiny.network("mlp"), list[int]()
 
         def train(*arguments: Any, before_step: Callable[[], None], **options: Any) -> None:
@@ -119,7 +130,9 @@ class TestTrain:
 
 
 class TestPredict:
-    def test_an_interrupt_leaves_nothing_behind(self, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupt_leaves_nothing_behind(
+        self, cores: int, monkeypatch: pytest.MonkeyPatch, interruptible: None
+    ) -> None:
         data, architecture, seen = tiny.points(8), tiny.network("mlp"), list[str]()
         if cores == 1:
             pytest.skip("on one core it is the caller's own thread")
