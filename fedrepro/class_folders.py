@@ -74,6 +74,7 @@ def read_zip(path: Path, spec: Spec, *, folder: str) -> dict[Split, Arrays]:
                 name.removeprefix(f"{folder}/") for name in archive.namelist() if name.startswith(f"{folder}/")
             ]
             return _read(Tree(path, sorted(names), lambda name: archive.read(f"{folder}/{name}")), spec)
+    # zipfile raises NotImplementedError where a damaged header names a compression that does not exist.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

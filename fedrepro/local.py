@@ -143,7 +143,7 @@ class LocalSgd:
             ) from error
 
 
-STEP_FORMS = ("effective", "plain")
+LENGTHS = ("effective", "plain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Scaffold(LocalSgd):
     too long. Without momentum both are the same.
 
     Args:
-        length: a name of `STEP_FORMS`.
+        length: a name of `LENGTHS`.
     """
 
     in_groups: ClassVar[bool] = False
@@ -171,8 +171,8 @@ class Scaffold(LocalSgd):
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        if self.length not in STEP_FORMS:
-            raise ValueError(f"length must be one of {STEP_FORMS}, got {self.length!r}")
+        if self.length not in LENGTHS:
+            raise ValueError(f"length must be one of {LENGTHS}, got {self.length!r}")
 
     def __call__(
         self, start: Stack, who: Participants, federation: Federation, streams: Streams, memory: Memory

@@ -166,6 +166,18 @@ def _averaging(setting: Setting, *, train: Train, server: Replace) -> Method:
     return _federated(setting, train=train, server=server, teach=Nobody(), distill=Keep())
 
 
+def _taught(setting: Setting, *, teach: Teach, distill: Distill, answer: str = "student") -> Method:
+    """Compose a method whose clients and server are FedAvg's, and which differs in what an ensemble is for."""
+    return _federated(
+        setting,
+        train=local_sgd(setting),
+        server=replace(setting),
+        teach=teach,
+        distill=distill,
+        answer=answer,
+    )
+
+
 def _fedbe(setting: Setting, *, train: Train, server: Replace) -> Method:
     """Compose FedBE on top of some local training and server (FedBE 5.3)."""
     return _federated(setting, train=train, server=server, teach=teachers(setting), distill=distill_swa(setting))
@@ -193,10 +205,8 @@ def scaffold(setting: Setting) -> Method:
 
 def one_ensemble(setting: Setting) -> Method:
     """1-Ensemble: one long round, then the clients' models predict together (FedBE 5.1, Baselines)."""
-    return _federated(
+    return _taught(
         setting,
-        train=local_sgd(setting),
-        server=replace(setting),
         teach=Clients(),
         distill=Keep(),
         answer="ensemble",
@@ -205,10 +215,8 @@ def one_ensemble(setting: Setting) -> Method:
 
 def fedavg_ensemble(setting: Setting) -> Method:
     """FedAvg whose last round's clients, average and samples predict together (FedBE C.2)."""
-    return _federated(
+    return _taught(
         setting,
-        train=local_sgd(setting),
-        server=replace(setting),
         teach=teachers(setting),
         distill=Keep(),
         answer="ensemble",
@@ -217,10 +225,8 @@ def fedavg_ensemble(setting: Setting) -> Method:
 
 def v_distillation(setting: Setting) -> Method:
     """v-Distillation: the clients alone teach, plain SGD (FedBE 5.1, Baselines)."""
-    return _federated(
+    return _taught(
         setting,
-        train=local_sgd(setting),
-        server=replace(setting),
         teach=Clients(),
         distill=distill_sgd(setting),
     )
@@ -233,10 +239,8 @@ def fedbe(setting: Setting) -> Method:
 
 def fedbe_without_swa(setting: Setting) -> Method:
     """FedBE with plain SGD in place of SWA (the dagger row of FedBE's Table 1)."""
-    return _federated(
+    return _taught(
         setting,
-        train=local_sgd(setting),
-        server=replace(setting),
         teach=teachers(setting),
         distill=distill_sgd(setting),
     )
@@ -244,10 +248,8 @@ def fedbe_without_swa(setting: Setting) -> Method:
 
 def fedbe_ground_truth(setting: Setting) -> Method:
     """FedBE's distillation on the public images' true labels: a bound, not a method (FedBE Table 2)."""
-    return _federated(
+    return _taught(
         setting,
-        train=local_sgd(setting),
-        server=replace(setting),
         teach=Nobody(),
         distill=distill_swa(setting, targets="labels"),
     )

@@ -73,11 +73,18 @@ def _pool(lanes: int, own: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(lanes, "fedrepro", initializer=torch.set_num_threads, initargs=(own,))
 
 
-def _each(groups: list[list[int]], work: Callable[[list[int], Callable[[], None]], Made], own: int) -> list[Made]:
-    """Do some work for each group of members, side by side, each on so many of torch's threads.
+def _each(
+    steps: list[int], work: Callable[[list[int], Callable[[], None]], Made]
+) -> tuple[list[list[int]], list[Made]]:
+    """Share members out by their steps, and do some work for each group, side by side.
 
     `work` gets the members and a function to call now and then, which raises once the work is no longer wanted.
+
+    Returns:
+        The members of each group, ascending, and what was made of them.
     """
+    lanes, own = side_by_side(len(steps))
+    groups = [sorted(members) for members in share_out(steps, lanes)]
     stop = threading.Event()
 
     def go_on() -> None:
@@ -94,7 +101,7 @@ def _each(groups: list[list[int]], work: Callable[[list[int], Callable[[], None]
             raise
 
     if len(groups) == 1:
-        return [work(groups[0], lambda: None)]
+        return groups, [work(groups[0], lambda: None)]
     futures: list[Future[Made]] = []
     cores = torch.get_num_threads()
     try:
@@ -111,7 +118,7 @@ def _each(groups: list[list[int]], work: Callable[[list[int], Callable[[], None]
         first = min(named, key=lambda error: error.member) if named else None
         others = [error for error in errors if not isinstance(error, _StoppedError | ArithmeticError)]
         raise (others or [first or errors[0]])[0]
-    return [future.result() for future in futures]
+    return groups, [future.result() for future in futures]
 
 
 def _together(groups: list[list[int]], tensors: list[Tensor]) -> Tensor:
@@ -146,9 +153,6 @@ def train(
         ValueError: off the CPU, or for a torch without OpenMP.
     """
     _check(architecture, start.params.device, precision)
-    lanes, own = side_by_side(len(start))
-    taken = plan.mask.any(2).sum(1).clamp_min(1).tolist()
-    groups = [sorted(members) for members in share_out(taken, lanes)]
 
     def some(members: list[int], go_on: Callable[[], None]) -> Trained:
         index, mask, shift, flip = (part[members] for part in (plan.index, plan.mask, plan.shift, plan.flip))
@@ -170,7 +174,7 @@ def train(
         except NonFiniteLossError as error:
             raise NonFiniteLossError(members[error.member]) from None
 
-    done = _each(groups, some, own)
+    groups, done = _each(plan.mask.any(2).sum(1).clamp_min(1).tolist(), some)
     return Trained(
         _joined(groups, [d.stack for d in done]),
         _joined(groups, [d.average for d in done]),
@@ -193,14 +197,11 @@ def predict(
     if not len(stack):
         return plain.predict(architecture, stack, data, precision=precision, batch_size=batch_size)
 
-    lanes, own = side_by_side(len(stack))
-    groups = share_out([1] * len(stack), lanes)
-
     def some(members: list[int], go_on: Callable[[], None]) -> Tensor:
         options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
         return plain.predict(architecture, stack.take(members), data, **options)
 
-    return _together(groups, _each(groups, some, own))
+    return _together(*_each([1] * len(stack), some))
 
 
 def recalibrate(
@@ -211,11 +212,8 @@ def recalibrate(
     if not len(stack):
         return stack
 
-    lanes, own = side_by_side(len(stack))
-    groups = share_out([1] * len(stack), lanes)
-
     def some(members: list[int], go_on: Callable[[], None]) -> Stack:
         options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
         return plain.recalibrate(architecture, stack.take(members), data, **options)
 
-    return _joined(groups, _each(groups, some, own))
+    return _joined(*_each([1] * len(stack), some))

@@ -12,8 +12,8 @@ from fedrepro.plots.style import LOOKS, PAPER, Look, Picture, drawn, heading, in
 from fedrepro.plots.tables import FILLS, source_handles
 
 
-def variant(name: str, looks: Mapping[str, Look]) -> tuple[Look, bool]:
-    """Return the look of a line's name, and whether it is a variant: "FedBE, no weight decay" looks like FedBE.
+def _look(name: str, looks: Mapping[str, Look]) -> Look:
+    """Return the look of a line's name; that of a variant, "FedBE, no weight decay", is its method's.
 
     Raises:
         ValueError: the name starts with no method's name.
@@ -21,8 +21,7 @@ def variant(name: str, looks: Mapping[str, Look]) -> tuple[Look, bool]:
     known = [method for method in looks if name == method or name.startswith(f"{method}, ")]
     if not known:
         raise ValueError(f"a line must be named after a method ({', '.join(looks)}), got {name!r}")
-    method = max(known, key=len)
-    return looks[method], name != method
+    return looks[max(known, key=len)]
 
 
 @drawn
@@ -82,7 +81,7 @@ def sweep(
                 group = here[(here[line] == name) & (here["source"] == source)].sort_values(x)
                 if len(group):
                     place = 0 if source == "paper" else ours.index(source)
-                    _line(axes, group, x, variant(name, looks)[0], dashes[name], source, place)
+                    _line(axes, group, x, _look(name, looks), dashes[name], source, place)
         for text, height in (references or {}).items():
             axes.axhline(height, color=PAPER, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)
             axes.annotate(
@@ -99,7 +98,7 @@ def sweep(
     grid[0, 0].set_ylabel("test accuracy (%)")
     handles = []
     for name in names:
-        colour, marker, _ = variant(name, looks)[0]
+        colour, marker, _ = _look(name, looks)
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle=dashes[name], label=name))
     handles += source_handles(sources, points, "\n")
     figure.legend(handles=handles, loc="outside right upper", labelspacing=0.7, handlelength=2.6)
@@ -111,7 +110,7 @@ def _dashed(names: list[str], looks: Mapping[str, Look]) -> dict[str, Literal["-
     seen: list[Look] = []
     styles: dict[str, Literal["-", "--"]] = {}
     for name in names:
-        found = variant(name, looks)[0]
+        found = _look(name, looks)
         styles[name] = "--" if found in seen else "-"
         seen.append(found)
     return styles
