@@ -96,6 +96,13 @@ def split(setting: Setting, labels: np.ndarray, seed: int) -> tuple[list[np.ndar
             minor_images=setting.minor_images,
             rng=rng,
         ),
+        "step_official": lambda: partition.step_shards(
+            labels[rest],
+            clients=setting.clients,
+            shards_each=setting.major_classes,
+            minor_images=setting.minor_images,
+            rng=rng,
+        ),
         "dirichlet": lambda: partition.classwise(
             labels[rest], clients=setting.clients, partition_alpha=setting.partition_alpha, rng=rng
         ),

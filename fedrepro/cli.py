@@ -1,6 +1,7 @@
 """The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`, `bench`."""
 
 import argparse
+import csv
 import re
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,9 @@ def budget_seconds(text: str) -> float:
 
 
 def _labels(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """Split at commas; a label that has one itself stands in double quotes."""
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def _positive(text: str) -> int:
@@ -127,7 +130,7 @@ def _planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell,
     only = getattr(options, "only", ())
     batch = [item for item in items if item.grids and item.batch]
     if len(batch) > 1:  # of several items, those that have no such label are not meant
-        labels = {item.key: {v for grid in item.grids for vs in grid.values() for v in vs} for item in batch}
+        labels = {item.key: {v for values in item.labels.values() for v in values} for item in batch}
         batch = [item for item in batch if set(only) <= labels[item.key]] or batch
     for item in batch:
         cells = papers.load(item.paper).cells(item.name, options.scale, only=only)

@@ -15,7 +15,7 @@ from fedrepro.optim import Constant, Cyclical, Proximal
 from fedrepro.plan import NO_AUGMENT, Augment, Participants, Sample
 from fedrepro.posterior import Average, Clients, Dirichlet, Gaussian, GaussianOfficial, Nobody, Teach, Union
 from fedrepro.rng import Streams
-from fedrepro.server import BySize, Momentum, Replace
+from fedrepro.server import BySize, Momentum, Replace, Uniform
 from fedrepro.setting import Setting, nearest
 from fedrepro.state import State
 from fedrepro.swiss_roll import ARMS
@@ -61,6 +61,20 @@ def local_scaffold(setting: Setting) -> Scaffold:
     return Scaffold(**_local(setting), length=setting.scaffold_length)
 
 
+def weigh(setting: Setting) -> BySize | Uniform:
+    """Return how a setting weighs its clients.
+
+    Raises:
+        ValueError: for unknown shares.
+    """
+    choices = {"by_size": BySize(), "uniform": Uniform()}
+    if setting.client_shares not in choices:
+        raise ValueError(
+            f"unknown client_shares {setting.client_shares!r}{nearest(setting.client_shares, list(choices))}"
+        )
+    return choices[setting.client_shares]
+
+
 def replace(setting: Setting) -> Replace:
     """Return the server of a setting: the average becomes the global model."""
     return Replace(bn_buffers=setting.bn_buffers)
@@ -84,6 +98,9 @@ def posterior(setting: Setting) -> Teach:
             samples=setting.samples,
             dirichlet_alpha=setting.dirichlet_alpha,
             buffers=setting.posterior_buffers,
+        ),
+        "dirichlet_official": lambda: Dirichlet(
+            samples=setting.samples, dirichlet_alpha=setting.dirichlet_alpha, buffers="sample", by_size=False
         ),
     }
     if setting.posterior not in choices:
@@ -152,7 +169,7 @@ def _federated(
     return compose(
         plan=plan(setting),
         train=train,
-        weigh=BySize(),
+        weigh=weigh(setting),
         server=server,
         teach=teach,
         combine=MeanOfProbabilities(sharpen=setting.sharpen),

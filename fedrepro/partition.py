@@ -127,6 +127,47 @@ def step(
     return _deal(labels, np.where(major, major_images, minor_images).astype(np.int64), rng)
 
 
+def step_shards(
+    labels: Labels, *, clients: int, shards_each: int, minor_images: int, rng: np.random.Generator
+) -> list[Index]:
+    """Partition in steps as FedBE's released code does: shards of the images sorted by class.
+
+    The sorted images are cut into clients * shards_each equal shards, dealt out at random: a client may get the
+    same class twice. On top comes a fixed number of images of every class, different for each client but still in
+    the shards as well, so clients share images, and one may hold an image twice. The code draws its
+    server's images at random, not class by class; that is not followed here.
+
+    Args:
+        labels: class of each image, integers [N].
+        clients: number of clients S.
+        shards_each: shards per client, 1 to N // S; 2 in the code.
+        minor_images: further images per client of every class, >= 0; 10 in the code.
+        rng: source of the shards and of the images.
+
+    Returns:
+        S index arrays of N // (S * shards_each) * shards_each + minor_images * C images each, not disjoint.
+
+    Raises:
+        ValueError: if an argument is out of its range or a class has too few images.
+    """
+    labels, available = _checked(labels, clients)
+    if not 1 <= shards_each <= labels.size // clients:
+        raise ValueError(f"shards_each must be in [1, {labels.size // clients}], got {shards_each}")
+    if minor_images < 0 or available.min() < clients * minor_images:
+        raise ValueError(
+            f"minor_images must be in [0, {available.min() // clients}] (the smallest class has"
+            f" {available.min()} images), got {minor_images}"
+        )
+    counts = np.full((clients, available.size), minor_images, dtype=np.int64)
+    minor = _deal(labels, counts, rng)
+    by_class = rng.permutation(labels.size)  # inside a class the order is random
+    by_class = by_class[np.argsort(labels[by_class], kind="stable")]
+    number = clients * shards_each
+    shards = by_class[: labels.size // number * number].reshape(number, -1)
+    major = shards[rng.permutation(number)].reshape(clients, -1)
+    return [np.sort(np.concatenate(pair)).astype(np.int64) for pair in zip(major, minor)]
+
+
 def _major_classes(clients: int, classes: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which classes are major, bool [S, C], uniformly among all tables with equal rows and columns.
 

@@ -172,11 +172,14 @@ class Dirichlet:
         dirichlet_alpha: concentration, > 0; FedBE's Table 8 tries 0.1, 0.5, 1 and 2.
         buffers: "average" mixes the statistics by the clients' shares, "sample" by the sample's own gamma,
             "recalibrate" recomputes them on the public images.
+        by_size: whether a client's images weigh beside its gamma (eq. 12); FedBE's released code ignores them
+            and mixes the statistics like the parameters (buffers "sample").
     """
 
     samples: int
     dirichlet_alpha: float
     buffers: str = "average"
+    by_size: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -189,7 +192,9 @@ class Dirichlet:
         gammas = dirichlet_draws(
             self.samples, len(round.clients), dirichlet_alpha=self.dirichlet_alpha, streams=streams
         )
-        drawn = mix(dirichlet_weights(gammas, round.shares[0].cpu().double()), round.clients)
+        sizes = round.shares[0].cpu().double()
+        weights = dirichlet_weights(gammas, sizes) if self.by_size else gammas
+        drawn = mix(weights, round.clients)
         if self.buffers == "recalibrate":
             return federation.recalibrate(drawn)
         if self.buffers == "average":

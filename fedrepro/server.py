@@ -26,6 +26,16 @@ class BySize:
         return (sizes / sizes.sum())[None]
 
 
+@dataclass(frozen=True)
+class Uniform:
+    """Weigh all participants alike, p_i = 1 / S, whatever their number of images (FedDF's text and code)."""
+
+    def __call__(self, federation: Federation, who: Participants) -> Tensor:
+        """Return shares [1, S] float64; they sum to 1."""
+        count = len(who.clients)
+        return torch.full((1, count), 1 / count, dtype=torch.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replace:
     """The average of the clients becomes the global model (FedAvg; FedBE eq. 2 and 10).

@@ -22,6 +22,7 @@ NEUTRAL: Mapping[str, Any] = {
     "momentum_form": "heavy_ball",
     "teachers": "average+clients+samples",
     "distill_augment": True,
+    "client_shares": "by_size",
 }
 
 
@@ -41,8 +42,8 @@ class Setting:
         extra_layers: further convolutions of the ConvNet (FedBE's Figure 2).
         hidden: width of the toy's MLP.
         initialisation: "xavier" or "kaiming".
-        partition: "step", "dirichlet", "iid", "central" (one client holds everything) or "swiss_roll" (the
-            toy's own).
+        partition: "step", "step_official" (overlapping shards, as in FedBE's released code), "dirichlet", "iid",
+            "central" (one client holds everything) or "swiss_roll" (the toy's own).
         partition_alpha: concentration of the Dirichlet partition, > 0.
         clients: number of clients S.
         major_classes, major_images, minor_images: the Step partition's classes per client with many images,
@@ -63,11 +64,13 @@ class Setting:
         lr_schedule: learning rate over rounds, a name of `optim.ROUND_SCHEDULES`.
         augment_pad, augment_flip: crops after padding by so many pixels; mirroring.
         method: name of a method, see `methods.METHODS`.
+        client_shares: how the clients' models are weighed: "by_size" or "uniform".
         server_momentum, momentum_form: FedAvgM's beta and form, see `server.Momentum`.
         teachers: FedBE's teachers: some of "average", "clients" and "samples", joined by "+".
         bn_buffers: where the average's BatchNorm statistics come from, see `server.Replace`.
         samples: teachers drawn from the posterior.
-        posterior: "gaussian", "dirichlet" or "gaussian_official".
+        posterior: "gaussian", "dirichlet", or as FedBE's released code has them "gaussian_official" and
+            "dirichlet_official".
         dirichlet_alpha: concentration of the Dirichlet posterior, > 0.
         posterior_buffers: see `posterior.Gaussian`.
         sharpen: exponent on the ensemble's probabilities.
@@ -115,6 +118,7 @@ class Setting:
     augment_pad: int
     augment_flip: bool
     method: str
+    client_shares: str
     server_momentum: float
     momentum_form: str
     bn_buffers: str

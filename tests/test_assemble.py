@@ -86,6 +86,12 @@ class TestFedbeOnCifar10:
         # 400 of each class, standard error below sqrt(4000 * 0.1 * 0.9) = 19.
         assert np.abs(counts(parts) - 400).max() < 5 * 19
 
+    def test_the_released_codes_shards(self) -> None:
+        parts, held = split(paper("Step/FedBE").with_(partition="step_official"), LABELS, 0)
+        assert [len(part) for part in parts] == [2 * 2000 + 10 * 10] * 10
+        assert not set(np.concatenate(parts)) & set(held)
+        assert (counts(parts) >= 10).all()
+
     def test_fewer_client_images(self) -> None:
         # Figure 4: 25,000 for the clients, 2 x 1,210 + 8 x 10 = 2,500 each.
         setting = paper("Step/FedBE").with_(client_images=25_000, major_images=1210, public_images=20_000)

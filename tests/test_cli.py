@@ -202,6 +202,14 @@ def test_a_run_of_another_process_makes_the_status_one(
     assert re.search(r"^runs: 2 (busy|paused);", answer.out, re.MULTILINE)
 
 
+def test_a_label_with_a_comma_stands_in_quotes(call: Call) -> None:
+    numbers = "fedbe/text_numbers"
+    answer = call("run", numbers, "--scale", "smoke", "--only", '"Step/FedAvg, 100 rounds"', "--list")
+    assert answer.code == 0, answer.err
+    assert "Step/FedAvg, 100 rounds" in answer.out
+    assert "has no 'Step/FedAvg'" in call("run", numbers, "--only", "Step/FedAvg, 100 rounds", "--list").err
+
+
 def test_list_shows_what_is_done_and_plays_nothing(call: Call, played: list[int], tmp_path: Path) -> None:
     def states() -> dict[str, str]:
         answer = call("run", TABLE, *BAD, "--list")

@@ -262,7 +262,12 @@ class TestTeachers:
 
     @pytest.mark.parametrize(
         ("posterior", "kind"),
-        [("gaussian", Gaussian), ("dirichlet", Dirichlet), ("gaussian_official", GaussianOfficial)],
+        [
+            ("gaussian", Gaussian),
+            ("dirichlet", Dirichlet),
+            ("gaussian_official", GaussianOfficial),
+            ("dirichlet_official", Dirichlet),
+        ],
     )
     def test_posteriors_by_name(self, posterior: str, kind: type) -> None:
         made = methods.posterior(setting("fedbe", posterior=posterior, samples=7, dirichlet_alpha=0.1))

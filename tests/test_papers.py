@@ -69,7 +69,7 @@ def test_every_rule_sets_settings_and_is_about_labels_that_exist() -> None:
         assert set(rule["set"]) <= set(FIELDS), rule
         items = [FEDBE.items[name]] if name else list(FEDBE.items.values())
         labels = {"scale": set(SCALES)}
-        for axis, values in ((a, v) for item in items for grid in item.grids for a, v in grid.items()):
+        for axis, values in ((a, v) for item in items for a, v in item.labels.items()):
             labels.setdefault(axis, set()).update(values)
         for axis, wanted in rule.get("when", {}).items():
             assert set([wanted] if isinstance(wanted, str) else wanted) <= labels[axis], rule
@@ -95,6 +95,60 @@ def test_table_1_is_played_as_the_paper_says() -> None:
     dirichlet = setting("Dirichlet/FedBE", "ResNet-20")
     assert dirichlet == paper.with_(partition="dirichlet")
     assert dirichlet.partition_alpha == 0.1
+
+
+# -- presets: the released code's way -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FEDBE.presets)
+def test_every_preset_changes_what_it_names_and_can_be_built(name: str) -> None:
+    fedbe = setting("Step/FedBE", "ResNet-20")
+    changed = fedbe.with_(**FEDBE.preset(name))
+    assert {key for key, value in changed.asdict().items() if value != fedbe.asdict()[key]} == set(
+        FEDBE.preset(name)
+    )
+    methods.build(changed)
+
+
+def test_the_released_code_is_its_five_differences() -> None:
+    five = ("official-schedule", "official-swa", "official-augmentation", "official-gaussian", "official-loss")
+    together: dict[str, Any] = {}
+    for name in five:
+        together |= FEDBE.preset(name)
+    assert FEDBE.preset("official-code") == together
+    assert len(together) == 7
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"unknown preset 'oficial-swa' of fedbe \(did you mean 'official-swa'"):
+        FEDBE.preset("oficial-swa")
+
+
+@pytest.mark.parametrize("cell", cells("paper_vs_code", "paper"), ids=lambda cell: f"{cell.row}-{cell.column}")
+def test_a_row_of_paper_vs_code_is_its_preset(cell: Cell) -> None:
+    presets = {
+        "learning rate over rounds": "official-schedule",
+        "SWA": "official-swa",
+        "augmentation": "official-augmentation",
+        "Gaussian": "official-gaussian",
+        "loss": "official-loss",
+        "all five together": "official-code",
+        "Step by shards": "official-step",
+    }
+    base = setting("Step/FedBE", cell.column)
+    if cell.row in presets:
+        assert cell.setting == base.with_(**FEDBE.preset(presets[cell.row]))
+    elif cell.row.startswith("FedBE"):
+        assert (cell.setting == base) == cell.row.endswith("in the paper")
+
+
+def test_grids_exist_at_their_scales_only() -> None:
+    found = {scale: {cell.column for cell in cells("paper_vs_code", scale)} for scale in SCALES}
+    assert found == {
+        "smoke": {"ConvNet"},
+        "short": {"ConvNet", "ResNet-20"},
+        "paper": {"ConvNet", "ResNet-20"},
+    }
 
 
 @pytest.mark.parametrize("partition", ["Step", "Dirichlet"])

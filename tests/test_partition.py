@@ -13,6 +13,7 @@ from fedrepro.partition import (
     iid,
     split_hash,
     step,
+    step_shards,
     stratified_split,
 )
 
@@ -87,6 +88,53 @@ class TestStratifiedSplit:
     def test_refuses_more_than_there_is(self) -> None:
         with pytest.raises(ValueError, match=r"size must be in \[0, 20\].*got 21"):
             stratified_split(balanced(2, 10), 21, rng=rng())
+
+
+class TestStepShards:
+    def test_shards_of_one_class_and_shared_minor_images(self) -> None:
+        labels = balanced(10, 4000)
+        parts = step_shards(labels, clients=10, shards_each=2, minor_images=10, rng=rng())
+        counts = class_counts(labels, parts, 10)
+        assert np.all(counts.sum(axis=1) == 2 * 2000 + 10 * 10)
+        # Two shards of 2,000 images each, of one class or of two, and 10 images of every class.
+        assert {tuple(np.sort(row - 10)[-2:]) for row in counts} <= {(2000, 2000), (0, 4000)}
+        assert np.all(counts.sum(axis=0) == 4000 + 10 * 10)
+        often = np.bincount(np.concatenate(parts), minlength=40_000)
+        assert often.min() == 1  # the shards hold every image
+        assert (often - 1).sum() == 10 * 10 * 10  # and each minor image is there once more
+        assert often.max() == 2  # minor images are different for each client
+
+    def test_two_shards_may_be_of_one_class(self) -> None:
+        labels = balanced(10, 40)
+        tables = [
+            class_counts(labels, step_shards(labels, clients=10, shards_each=2, minor_images=1, rng=rng(s)), 10)
+            for s in range(200)
+        ]
+        # A client's second shard is of the class of its first with chance 1/19: 10 clients, 200 draws.
+        both = sum(int((table == 41).sum()) for table in tables)
+        assert 2000 / 19 - 4 * 10 < both < 2000 / 19 + 4 * 10
+
+    def test_by_hand(self) -> None:
+        # Two clients, one shard each: the sorted images are 1, 3, 4 (class 0) and 0, 2, 5 (class 1).
+        labels = np.array([1, 0, 1, 0, 0, 1])
+        parts = step_shards(labels, clients=2, shards_each=1, minor_images=0, rng=rng())
+        assert sorted(part.tolist() for part in parts) == [[0, 2, 5], [1, 3, 4]]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"shards_each": 0}, r"shards_each must be in \[1, 10\], got 0"),
+            ({"shards_each": 11}, r"shards_each must be in \[1, 10\], got 11"),
+            ({"minor_images": -1}, r"minor_images must be in \[0, 2\].*10 images.*got -1"),
+            ({"minor_images": 3}, r"minor_images must be in \[0, 2\].*10 images.*got 3"),
+            ({"clients": 0}, "clients must be in"),
+        ],
+    )
+    def test_refuses(self, changes: dict[str, int], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            step_shards(
+                balanced(4, 10), **{"clients": 4, "shards_each": 2, "minor_images": 2} | changes, rng=rng()
+            )
 
 
 class TestStep:

@@ -265,6 +265,15 @@ class TestDirichlet:
             ]
             close(found, vector(*literal), 1e-13)
 
+    def test_the_released_code_mixes_everything_by_gamma_alone(self) -> None:
+        round = tiny.aggregation(self.clients, [10, 30, 60])
+        official = Dirichlet(samples=4, dirichlet_alpha=0.5, buffers="sample", by_size=False)
+        found = official(round, WORLD, STREAMS)
+        gammas = dirichlet_draws(4, 3, dirichlet_alpha=0.5, streams=STREAMS)
+        for gamma, params, buffers in zip(gammas.tolist(), found.params, found.buffers):
+            for values, ends in ((params, self.clients.params), (buffers, self.clients.buffers)):
+                close(values, vector(*(sum(g * x for g, x in zip(gamma, column)) for column in ends.T.tolist())))
+
     def test_a_large_concentration_is_the_average(self) -> None:
         round = tiny.aggregation(self.clients, [10, 30, 60])
         samples = Dirichlet(samples=5, dirichlet_alpha=1e10, buffers="sample")(round, WORLD, STREAMS)

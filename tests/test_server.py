@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedrepro.federation import Federation
 from fedrepro.plan import Participants
-from fedrepro.server import BySize, Momentum, Replace
+from fedrepro.server import BySize, Momentum, Replace, Uniform
 from fedrepro.stack import Stack, mix
 from fedrepro.state import State
 
@@ -44,6 +44,12 @@ class TestBySize:
     def test_equal_sizes_are_weighed_equally(self) -> None:
         world = tiny.federation("mlp", sizes=(4, 4, 4, 4))
         assert BySize()(world, who(0, 1, 2, 3)).tolist() == [[0.25] * 4]
+
+
+def test_uniform_shares_ignore_the_sizes() -> None:
+    shares = Uniform()(WORLD, who(2, 0))
+    assert shares.tolist() == [[0.5, 0.5]]
+    assert shares.dtype == torch.float64
 
 
 class TestReplace:

@@ -294,6 +294,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "augment_pad": ({}, 2),
     "augment_flip": ({}, False),
     "method": ({}, "fedavg"),
+    "client_shares": ({}, "uniform"),
     "server_momentum": ({"method": "fedavgm"}, 0.5),
     "momentum_form": ({"method": "fedbe_fedavgm", "server_momentum": 0.5}, "ema"),
     "bn_buffers": ({}, "last_client"),

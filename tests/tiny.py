@@ -64,6 +64,7 @@ VALUES: dict[str, Any] = {
     "augment_pad": 1,
     "augment_flip": True,
     "method": "fedbe",
+    "client_shares": "by_size",
     "server_momentum": 0.0,
     "momentum_form": "heavy_ball",
     "bn_buffers": "average",

@@ -22,6 +22,27 @@ SCALES = ("smoke", "short", "paper")
 
 
 @dataclass(frozen=True)
+class Preset:
+    """A named difference between a paper and its released code: the settings that select the code's way.
+
+    paper, code: what each of the two does.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    paper: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Axes of labels whose combinations are cells, at the scales at which they are."""
+
+    axes: Mapping[str, tuple[str, ...]]
+    scales: tuple[str, ...] = SCALES
+
+
+@dataclass(frozen=True)
 class Item:
     """A table or figure: its axes, how a cell is named, and which settings belong to the cells.
 
@@ -37,7 +58,7 @@ class Item:
     costs: Mapping[str, str]
     row: str
     column: str
-    grids: tuple[Mapping[str, tuple[str, ...]], ...]
+    grids: tuple[Grid, ...]
     limits: Mapping[str, Mapping[str, tuple[str, ...]]]
     rules: tuple[Mapping[str, Any], ...]
     seeds: Mapping[str, int]
@@ -47,6 +68,15 @@ class Item:
     def key(self) -> str:
         """The name by which it is asked for, such as "fedbe/table1_methods"."""
         return f"{self.paper}/{self.name}"
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """All labels that there are on each axis, in their order."""
+        found: dict[str, dict[str, None]] = {}
+        for grid in self.grids:
+            for axis, values in grid.axes.items():
+                found.setdefault(axis, {}).update(dict.fromkeys(values))
+        return {axis: tuple(values) for axis, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -68,8 +98,21 @@ class Paper:
     title: str
     settings: pd.DataFrame
     rules: tuple[Mapping[str, Any], ...]
+    presets: Mapping[str, Preset]
     items: Mapping[str, Item]
     reported: pd.DataFrame
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """Return the settings of a preset, to be given to `Setting.with_`.
+
+        They are meant for the paper's scale: where a step is counted (`swa_start`), smaller scales need less.
+
+        Raises:
+            ValueError: for an unknown preset, with the nearest real one.
+        """
+        if name not in self.presets:
+            raise ValueError(f"unknown preset {name!r} of {self.name}{nearest(name, list(self.presets))}")
+        return dict(self.presets[name].values)
 
     def cells(self, item: str, scale: str, *, only: tuple[str, ...] = ()) -> list[Cell]:
         """List the cells of an item at a scale, in order of priority.
@@ -87,18 +130,15 @@ class Paper:
         if item not in self.items:
             raise ValueError(f"unknown item {item!r} of {self.name}{nearest(item, list(self.items))}")
         entry = self.items[item]
-        known = {v for grid in entry.grids for values in grid.values() for v in values}
+        known = {v for values in entry.labels.values() for v in values}
         for label in only:
             if label not in known:
                 raise ValueError(f"{entry.key} has no {label!r}{nearest(label, sorted(known))}")
-        chosen: dict[str, set[str]] = {}
-        for grid in entry.grids:
-            for axis, values in grid.items():
-                chosen.setdefault(axis, set()).update(set(values) & set(only))
+        chosen = {axis: set(values) & set(only) for axis, values in entry.labels.items()}
         cells = []
-        for grid in entry.grids:
-            axes = dict(grid)
-            for axis, values in grid.items():
+        for grid in (grid for grid in entry.grids if scale in grid.scales):
+            axes = dict(grid.axes)
+            for axis, values in grid.axes.items():
                 allowed = entry.limits.get(scale, {}).get(axis, values)
                 axes[axis] = tuple(v for v in values if v in allowed and (not chosen[axis] or v in chosen[axis]))
             for values in itertools.product(*axes.values()):
@@ -175,18 +215,42 @@ def load(name: str) -> Paper:
             raise ValueError(f"{name}: {key} must be either stated or assumed")
         kind = "stated" if "stated" in entry else "assumed"
         rows.append({"name": key, "value": entry["value"], "kind": kind, "source": entry[kind]})
+    presets = {key: _preset(key, entry, settings["presets"]) for key, entry in settings["presets"].items()}
     return Paper(
         name,
         settings["title"],
         pd.DataFrame(rows, columns=["name", "value", "kind", "source"]),
         tuple(settings.get("rule", [])),
-        {key: _item(name, key, entry) for key, entry in items["items"].items()},
+        presets,
+        {key: _item(name, key, entry, presets) for key, entry in items["items"].items()},
         pd.read_csv(folder / "reported.csv", dtype={"row": str, "column": str, "note": str}),
     )
 
 
-def _item(paper: str, name: str, entry: Mapping[str, Any]) -> Item:
-    grids = tuple({axis: tuple(values) for axis, values in grid.items()} for grid in entry.get("grids", []))
+def _preset(name: str, entry: Mapping[str, Any], every: Mapping[str, Any]) -> Preset:
+    """Read a preset; one that `unites` others has the values of all of them."""
+    values = {key: value for other in entry.get("unites", []) for key, value in every[other]["set"].items()}
+    return Preset(name, values | entry.get("set", {}), entry["paper"], entry["code"])
+
+
+def _rule(rule: Mapping[str, Any], presets: Mapping[str, Preset]) -> Mapping[str, Any]:
+    """Put the values of a rule's preset where its own are, which win, and say where they come from."""
+    if "preset" not in rule:
+        return rule
+    preset = presets[rule["preset"]]
+    rest = {key: value for key, value in rule.items() if key != "preset"}
+    return {"assumed": f"not the paper but the code: {preset.code}", **rest} | {
+        "set": {**preset.values, **rule.get("set", {})}
+    }
+
+
+def _grid(entry: Mapping[str, Any]) -> Grid:
+    axes = {axis: tuple(values) for axis, values in entry.items() if axis != "scales"}
+    return Grid(axes, tuple(entry.get("scales", SCALES)))
+
+
+def _item(paper: str, name: str, entry: Mapping[str, Any], presets: Mapping[str, Preset]) -> Item:
+    grids = tuple(_grid(grid) for grid in entry.get("grids", []))
     return Item(
         paper,
         name,
@@ -201,7 +265,7 @@ def _item(paper: str, name: str, entry: Mapping[str, Any]) -> Item:
             scale: {axis: tuple(values) for axis, values in entry.get(scale, {}).items()}
             for scale in ("smoke", "short")
         },
-        tuple(entry.get("rule", [])),
+        tuple(_rule(rule, presets) for rule in entry.get("rule", [])),
         entry["seeds"],
         entry.get("batch", True),
     )
