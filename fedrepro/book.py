@@ -3,7 +3,7 @@
 A notebook holds choices, prose and pictures; every loop is here or below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fedrepro.papers import Cell
 from fedrepro.partition import class_counts
 from fedrepro.rng import Streams
 from fedrepro.runs import Outcome, Run, choose_device, play_all, provenance
+from fedrepro.seconds import BUILD, posterior_seconds, recorded_seconds
 from fedrepro.setting import Setting
 from fedrepro.state import State
 from fedrepro.store import Store
@@ -67,6 +68,12 @@ class Book:
             "where, or why": table["source"],
         }
         return pd.DataFrame(shown).set_index(table["name"])
+
+    def presets(self) -> pd.DataFrame:
+        """Return the named differences between the paper and its released code, and the settings of each."""
+        lines = [(p.name, _show_changes(p.values), p.paper, p.code) for p in self.paper.presets.values()]
+        names = ["preset", "settings", "the paper", "the released code"]
+        return pd.DataFrame(lines, columns=names).set_index("preset")
 
     def setting(self, *labels: str) -> Setting:
         """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
@@ -211,6 +218,21 @@ class Book:
         shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
         return table[table["item"] == self.item.name].set_index("id")[shown]
 
+    def seconds(self, *labels: str) -> pd.DataFrame:
+        """Return the seconds that an ensemble adds to a round at paper scale, beside those that the paper prints.
+
+        Drawing the samples is timed here and now; the rest is what `fedrepro bench` recorded on other devices.
+        """
+        cell = next(c for c in self.paper.cells(self.item.name, "paper") if set(labels) <= set(c.labels.values()))
+        here = posterior_seconds(cell.setting, self.federation(self.setting(*labels)))
+        printed = self.paper.reported.query("item == @self.item.name and metric == 'seconds'")
+        what = printed["row"].str.partition("/")[2]
+        lines = [*zip(what, printed["column"], printed["mean"]), (BUILD, f"here ({self.device})", here)]
+        own = recorded_seconds(cell.setting, paths.recorded_folder() / "performance" / "throughput.csv")
+        found = pd.concat([pd.DataFrame(lines, columns=own.columns), own])
+        table = found.pivot(index="what", columns="device", values="seconds")
+        return table.reindex(index=found["what"].unique(), columns=found["device"].unique())
+
     def stored(self, name: str) -> pd.DataFrame:
         """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper"."""
         return pd.read_csv(self.folders[0] / self.item.key / f"{name}.csv")
@@ -255,6 +277,10 @@ class Book:
 
 def _show(values: list[object]) -> str:
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+
+
+def _show_changes(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {_show([value])}" for name, value in values.items())
 
 
 def _brief(stage: object) -> str:

@@ -67,7 +67,7 @@ def weigh(setting: Setting) -> BySize | Uniform:
     Raises:
         ValueError: for unknown shares.
     """
-    choices = {"by_size": BySize(), "uniform": Uniform()}
+    choices: dict[str, BySize | Uniform] = {"by_size": BySize(), "uniform": Uniform()}
     if setting.client_shares not in choices:
         raise ValueError(
             f"unknown client_shares {setting.client_shares!r}{nearest(setting.client_shares, list(choices))}"

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import record
-from fedrepro.papers import FOLDER, SCALES, Paper
+from fedrepro.papers import FOLDER, SCALES, Gain, Paper
 from fedrepro.papers.claims import Key, check, parse_claims
 from fedrepro.setting import nearest
 
@@ -22,7 +22,7 @@ WORDS: tuple[Word, ...] = get_args(Word)
 STANDARD_ERRORS = 3.0  # a gap up to here is chance, where a spread is known
 POINTS = 0.5  # and up to here where none is
 TOLERANCE = 1e-9  # floating-point noise of means and spreads of percentages
-JUDGED = "test_acc_pct"  # what a record's `result` is; other numbers of a paper cannot be held against it
+JUDGED = ("test_acc_pct", "acc_gain_pct")  # what records hold; other numbers cannot be held against them
 # Of a paper's number; where several sources print it, the earlier word stands.
 STATUSES = ("contradiction", "suspicious", "ok", "repaired", "inferred", "lost")
 COLUMNS = [
@@ -148,8 +148,28 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
 
     Returns:
         The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
-        has records of. Only runs of one of them are there: that with the most seeds, then the newest.
+        has records of. Only runs of one of them are there: that with the most seeds, then the newest. A cell
+        that is a gain has a line for each seed that both of its cells have.
     """
+    folders = list(folders)
+    made = _records(paper, item, scale, folders)
+    gains = paper.items[item].gains if item in paper.items else ()
+    return pd.concat([made, *(_gain(gain, paper, scale, folders) for gain in gains)], ignore_index=True)
+
+
+def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    """Return the lines of a cell that is the difference of two others, with the facts of the first's runs."""
+    upper, lower = (
+        table[(table["row"] == row) & (table["column"] == gain.column)].set_index("seed")
+        for item, row in (gain.of, gain.above)
+        for table in [_records(paper, item, scale, folders)]
+    )
+    upper = upper[upper.index.isin(lower.index)]
+    found = upper.assign(row=gain.row, result=upper["result"] - lower["result"].reindex(upper.index))
+    return found.reset_index()
+
+
+def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
     files = [record.read(folder, f"{paper.name}/{item}", scale) for folder in folders]
     if not (read := [table for table in files if len(table)]):
         return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
@@ -197,11 +217,11 @@ def _line(printed: dict[Any, Any] | None, made: dict[str, pd.DataFrame]) -> dict
     if printed is not None:
         line |= {name: printed[name] for name in ("metric", "source", "status")}
         line |= {f"paper_{name}": printed[name] for name in ("mean", "std", "runs")}
-        judged = list(made["paper"]["result"]) if "paper" in made and printed["metric"] == JUDGED else []
+        judged = list(made["paper"]["result"]) if "paper" in made and printed["metric"] in JUDGED else []
         verdict = judge(printed, judged, scale="paper")
         line |= {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_se": verdict.gap_se}
         notes = [printed["note"]] if printed["note"] else []
-        notes += [] if printed["metric"] == JUDGED else [f"no accuracy but {printed['metric']}: never judged"]
+        notes += [] if printed["metric"] in JUDGED else [f"no accuracy but {printed['metric']}: never judged"]
     for scale, name in (("paper", "recorded"), ("short", "short"), ("smoke", "smoke")):
         line |= {f"{name}_mean": math.nan, f"{name}_seeds": 0}
         if scale in made:

@@ -255,6 +255,22 @@ def test_records_of_nothing_have_the_columns(tmp_path: Path) -> None:
     assert table.empty
 
 
+def test_a_cell_that_is_a_gain(write: Write) -> None:
+    item, column = "text_numbers", "ConvNet"
+    # Seed 0 gains 71 - 70, seed 1 74 - 71; seed 2 has no counterpart.
+    write(results(70.0, 71.0, row="Step/FedAvg", column=column), item="table1_methods")
+    folder = write(results(71.0, 74.0, 80.0, row="Step/FedAvg, 100 rounds", column=column), item=item)
+    fedbe = papers.load("fedbe")
+    line = only(comparison(fedbe, item, [folder]).query("row == 'FedAvg, 100 rounds instead of 40'"))
+    assert (line.paper_mean, line.recorded_mean, line.recorded_seeds) == (0.7, 2.0, 2)
+    # 2.0 - 0.7 in units of sqrt(2 + 2 / 2), where 2 is the variance of 1 and 3
+    assert line.gap_se == pytest.approx(1.3 / 3**0.5)
+    assert line.verdict == "reproduced"
+    made = records(fedbe, item, "paper", [folder]).query("row == 'FedAvg, 100 rounds instead of 40'")
+    assert made["seed"].tolist() == [0, 1]
+    assert claims(fedbe, [folder]).set_index("id").loc["forty-rounds-are-enough", "paper scale"] == "fails"
+
+
 def test_values(write: Write) -> None:
     lost = {"row": "B", "mean": NAN, "std": NAN, "runs": NAN, "status": "lost"}
     paper = paper_with({}, {"source": "Table A"}, lost)

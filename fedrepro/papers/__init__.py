@@ -43,6 +43,16 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """A cell that is a difference: how many points one cell lies above another, (item, row) each, in a column."""
+
+    row: str
+    column: str
+    of: tuple[str, str]
+    above: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class Item:
     """A table or figure: its axes, how a cell is named, and which settings belong to the cells.
 
@@ -59,6 +69,7 @@ class Item:
     row: str
     column: str
     grids: tuple[Grid, ...]
+    gains: tuple[Gain, ...]
     limits: Mapping[str, Mapping[str, tuple[str, ...]]]
     rules: tuple[Mapping[str, Any], ...]
     seeds: Mapping[str, int]
@@ -251,6 +262,15 @@ def _grid(entry: Mapping[str, Any]) -> Grid:
 
 def _item(paper: str, name: str, entry: Mapping[str, Any], presets: Mapping[str, Preset]) -> Item:
     grids = tuple(_grid(grid) for grid in entry.get("grids", []))
+    gains = tuple(
+        Gain(
+            gain["row"],
+            gain["column"],
+            (gain["of"]["item"], gain["of"]["row"]),
+            (gain["above"]["item"], gain["above"]["row"]),
+        )
+        for gain in entry.get("gain", [])
+    )
     return Item(
         paper,
         name,
@@ -261,6 +281,7 @@ def _item(paper: str, name: str, entry: Mapping[str, Any], presets: Mapping[str,
         entry.get("row", ""),
         entry.get("column", ""),
         grids,
+        gains,
         {
             scale: {axis: tuple(values) for axis, values in entry.get(scale, {}).items()}
             for scale in ("smoke", "short")

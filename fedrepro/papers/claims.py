@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from typing import Literal
 
 Key = tuple[str, str, str]
-Kind = Literal["greater", "within", "trend", "gain_trend", "figure"]
+Kind = Literal["greater", "within", "at_most", "trend", "gain_trend", "figure"]
 Status = Literal["holds", "fails", "not run", "not checkable"]
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -24,6 +24,7 @@ TOLERANCE = 1e-9
 _KEYS: Mapping[Kind, tuple[set[str], set[str]]] = {
     "greater": ({"left", "right"}, {"over", "margin"}),
     "within": ({"left", "right", "margin"}, {"over"}),
+    "at_most": ({"left", "margin"}, {"over"}),
     "trend": ({"cells", "direction"}, {"over"}),
     "gain_trend": ({"left", "right", "along"}, {"over"}),
     "figure": ({"needs"}, set()),
@@ -54,9 +55,10 @@ class Cell:
 class Claim:
     """One sentence of comparison and how to check it.
 
-    Kind "greater": left > right + margin. "within": |left - right| <= margin. "trend": the cells rise or fall
-    strictly in their order. "gain_trend": left - right rises strictly along an axis. "figure": the paper
-    prints no number; `needs` says what a run must show. `cells` are left and right, or those of the trend.
+    Kind "greater": left > right + margin. "within": |left - right| <= margin. "at_most": left <= margin.
+    "trend": the cells rise or fall strictly in their order. "gain_trend": left - right rises strictly along an
+    axis. "figure": the paper prints no number; `needs` says what a run must show. `cells` are left and right,
+    or those of the trend.
     `reading` says what the check assumes where the sentence is open. Margins are in percentage points.
     """
 
@@ -128,7 +130,7 @@ def combinations(claim: Claim) -> tuple[tuple[str, tuple[Key, ...]], ...]:
     for values in _fillings(claim.over) if claim.cells else ():
         keys = tuple(cell.fill(values | step) for step in _fillings(claim.along) for cell in claim.cells)
         same = frozenset(keys) if claim.kind == "within" else keys
-        if len(set(keys)) > 1 and same not in found:
+        if (len(set(keys)) > 1 or claim.kind == "at_most") and same not in found:
             found[same] = ", ".join(values.values()), keys
     return tuple(found.values())
 
@@ -168,6 +170,8 @@ def check(claim: Claim, values: Mapping[Key, float]) -> Outcome:
 
 def _slack(claim: Claim, numbers: list[float]) -> tuple[float, str]:
     """Distance from failing, positive where the comparison holds, and the compared numbers as text."""
+    if claim.kind == "at_most":
+        return claim.margin - numbers[0] + TOLERANCE, f"{_show(numbers[0])} vs {_show(claim.margin)}"
     if claim.kind in ("greater", "within"):
         left, right = numbers
         shown = f"{_show(left)} vs {_show(right)}"
