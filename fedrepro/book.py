@@ -13,7 +13,7 @@ import pandas as pd
 from fedrepro import methods, papers, paths, record, verdict
 from fedrepro.assemble import assemble
 from fedrepro.federation import Federation
-from fedrepro.method import Method, Trace
+from fedrepro.method import Method, Trace, shown
 from fedrepro.papers import Cell
 from fedrepro.partition import class_counts
 from fedrepro.rng import Streams
@@ -49,13 +49,6 @@ class Book:
         self.folder = Path(out).absolute() if out else paths.made_folder()
         self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
         self._outcomes: list[tuple[Cell, Outcome]] = []
-
-    def describe(self) -> None:
-        """Print what the item is and what it costs."""
-        print(f"{self.item.source}: {self.item.title}")
-        print(f"scale {self.scale}, seeds 0..{self.seeds - 1}, {len(self.cells)} cells, device {self.device}")
-        for scale, cost in self.item.costs.items():
-            print(f"  {scale:<6} {cost}")
 
     def settings(self) -> pd.DataFrame:
         """Return every value with its source, and how this scale departs from it."""
@@ -285,7 +278,7 @@ def _show_changes(values: Mapping[str, object]) -> str:
 
 def _brief(stage: object) -> str:
     sources = getattr(stage, "sources", None)
-    return " + ".join(_brief(s) for s in sources) if sources else repr(stage)
+    return " + ".join(_brief(s) for s in sources) if sources else shown(stage)
 
 
 def _spread(mean: pd.Series, std: pd.Series | None, runs: pd.Series) -> list[str]:

@@ -17,7 +17,7 @@ Shapes: S participants, K global models, M members, N images, C classes, P param
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 
 import torch
@@ -82,9 +82,20 @@ class Method:
     stages: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
-        """Show the stages, one per line."""
+        """Show the stages, one per line, as `shown` does."""
         width = max((len(name) for name, _ in self.stages), default=0)
-        return "\n".join(f"{name:<{width}}  {stage!r}" for name, stage in self.stages)
+        return "\n".join(f"{name:<{width}}  {shown(stage)}" for name, stage in self.stages)
+
+
+def shown(stage: object) -> str:
+    """Return a stage as text; options at their default, such as a term that is off, are left out."""
+    if isinstance(stage, tuple):
+        return f"({', '.join(map(shown, stage))})"
+    if not is_dataclass(stage):
+        return repr(stage)
+    options = ((f, getattr(stage, f.name)) for f in fields(stage))
+    chosen = (f"{f.name}={shown(value)}" for f, value in options if value != f.default)
+    return f"{type(stage).__name__}({', '.join(chosen)})"
 
 
 class Stopwatch:

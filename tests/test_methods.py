@@ -539,10 +539,17 @@ class TestComposition:
         assert calls == ["plan", "train", "weigh", "server", "teach", "distill"]  # nobody was asked to combine
         assert isinstance(method.round, Stages)
 
-    def test_printing_names_every_stage_and_value(self) -> None:
-        shown = str(compose(**self.parts()))
-        assert "plan     Sample(participation=1.0, local_epochs=1, uneven=False)" in shown.splitlines()
-        assert "server   Replace(bn_buffers='average')" in shown.splitlines()
+    def test_printing_names_every_stage_and_what_is_not_its_default(self) -> None:
+        lines = str(compose(**self.parts())).splitlines()
+        assert "plan     Sample(participation=1.0, local_epochs=1)" in lines
+        assert "server   Replace()" in lines
+        parts = self.parts() | {
+            "server": Replace(bn_buffers="recalibrate"),
+            "teach": Union((Clients(), Gaussian(samples=2, buffers="sample"))),
+        }
+        lines = str(compose(**parts)).splitlines()
+        assert "server   Replace(bn_buffers='recalibrate')" in lines
+        assert "teach    Union(sources=(Clients(), Gaussian(samples=2, buffers='sample')))" in lines
         assert str(Method(lambda f, s: State(0, f.start(s)), lambda s, f, r: (s, None), "student")) == ""  # type: ignore[arg-type, return-value]
 
     def test_unknown_names_are_refused_with_the_nearest(self) -> None:

@@ -65,7 +65,6 @@ class Item:
     title: str
     source: str
     claim: str
-    costs: Mapping[str, str]
     row: str
     column: str
     grids: tuple[Grid, ...]
@@ -277,7 +276,6 @@ def _item(paper: str, name: str, entry: Mapping[str, Any], presets: Mapping[str,
         entry["title"],
         entry["source"],
         entry["claim"],
-        entry["costs"],
         entry.get("row", ""),
         entry.get("column", ""),
         grids,
