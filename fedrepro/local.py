@@ -10,8 +10,11 @@ from fedrepro.kernels.plain import NonFiniteLossError, Trained
 from fedrepro.optim import FREE, Decaying, Proximal, Sgd, round_factor
 from fedrepro.plan import Augment, BatchPlan, Participants, batch_plan
 from fedrepro.rng import Streams
+from fedrepro.setting import declare
 from fedrepro.stack import Stack
 from fedrepro.state import Memory
+
+declare(proximal_mu=0.0, proximal_form="squared")  # FedProx's term, see optim.Proximal
 
 
 class DivergedError(ArithmeticError):
@@ -144,6 +147,7 @@ class LocalSgd:
 
 
 LENGTHS = ("effective", "plain")
+declare(scaffold_length="effective")  # see Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)

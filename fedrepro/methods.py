@@ -53,12 +53,15 @@ def local_sgd(setting: Setting) -> LocalSgd:
 
 def local_proximal(setting: Setting) -> LocalSgd:
     """Return the clients' training of a setting with FedProx's term."""
-    return LocalSgd(**_local(setting), proximal=Proximal(mu=setting.proximal_mu, form=setting.proximal_form))
+    return LocalSgd(
+        **_local(setting),
+        proximal=Proximal(mu=setting.option("proximal_mu"), form=setting.option("proximal_form")),
+    )
 
 
 def local_scaffold(setting: Setting) -> Scaffold:
     """Return the clients' training of a setting with SCAFFOLD's control variates."""
-    return Scaffold(**_local(setting), length=setting.scaffold_length)
+    return Scaffold(**_local(setting), length=setting.option("scaffold_length"))
 
 
 def weigh(setting: Setting) -> BySize | Uniform:
@@ -68,11 +71,10 @@ def weigh(setting: Setting) -> BySize | Uniform:
         ValueError: for unknown shares.
     """
     choices: dict[str, BySize | Uniform] = {"by_size": BySize(), "uniform": Uniform()}
-    if setting.client_shares not in choices:
-        raise ValueError(
-            f"unknown client_shares {setting.client_shares!r}{nearest(setting.client_shares, list(choices))}"
-        )
-    return choices[setting.client_shares]
+    shares = setting.option("client_shares")
+    if shares not in choices:
+        raise ValueError(f"unknown client_shares {shares!r}{nearest(shares, list(choices))}")
+    return choices[shares]
 
 
 def replace(setting: Setting) -> Replace:
@@ -82,7 +84,9 @@ def replace(setting: Setting) -> Replace:
 
 def momentum(setting: Setting) -> Momentum:
     """Return the server of a setting with FedAvgM's momentum."""
-    return Momentum(beta=setting.server_momentum, form=setting.momentum_form, bn_buffers=setting.bn_buffers)
+    return Momentum(
+        beta=setting.option("server_momentum"), form=setting.option("momentum_form"), bn_buffers=setting.bn_buffers
+    )
 
 
 def posterior(setting: Setting) -> Teach:

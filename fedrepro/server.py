@@ -10,10 +10,12 @@ from torch import Tensor
 
 from fedrepro.federation import Federation
 from fedrepro.plan import Participants
+from fedrepro.setting import declare
 from fedrepro.stack import Stack
 from fedrepro.state import Memory, State
 
 BN_BUFFERS = ("average", "last_client", "recalibrate")
+declare(client_shares="by_size")  # how clients are weighed: "by_size" or "uniform"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Replace:
 
 
 MOMENTUM_FORMS = ("heavy_ball", "ema")
+declare(server_momentum=0.0, momentum_form="heavy_ball")  # beta and form of Momentum
 
 
 @dataclass(frozen=True, kw_only=True)

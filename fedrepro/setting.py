@@ -15,15 +15,28 @@ NEUTRAL: Mapping[str, Any] = {
     "public_data": "",
     "uneven_epochs": False,
     "client_lr_decay": 1.0,
-    "proximal_mu": 0.0,
-    "proximal_form": "squared",
-    "scaffold_length": "effective",
-    "server_momentum": 0.0,
-    "momentum_form": "heavy_ball",
     "teachers": "average+clients+samples",
     "distill_augment": True,
-    "client_shares": "by_size",
 }
+
+# Options of single stages, each with its neutral value. The stage's module declares them.
+OPTIONS: dict[str, Any] = {}
+
+
+def declare(**neutral: Any) -> None:
+    """Declare options that one stage reads, beside the fields of `Setting`; called by the stage's module.
+
+    Args:
+        neutral: for each option the value that stands for "without it"; it fixes the type, and where a
+            setting has it, the option does not count in the hash.
+
+    Raises:
+        ValueError: for the name of a field, or an option that was declared with another value.
+    """
+    fields = {f.name for f in dataclasses.fields(Setting)}
+    for name, value in neutral.items():
+        if name in fields or OPTIONS.setdefault(name, value) != value:
+            raise ValueError(f"the option {name!r} is declared already")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +72,9 @@ class Setting:
         uneven_epochs: whether each client makes from 1 to `local_epochs` passes, drawn for each round.
         client_batch, client_lr, client_momentum, client_weight_decay: local SGD.
         client_lr_decay: factor on the learning rate from step to step within a round.
-        proximal_mu, proximal_form: FedProx's term, see `optim.Proximal`.
-        scaffold_length: see `local.Scaffold`.
         lr_schedule: learning rate over rounds, a name of `optim.ROUND_SCHEDULES`.
         augment_pad, augment_flip: crops after padding by so many pixels; mirroring.
         method: name of a method, see `methods.METHODS`.
-        client_shares: how the clients' models are weighed: "by_size" or "uniform".
-        server_momentum, momentum_form: FedAvgM's beta and form, see `server.Momentum`.
         teachers: FedBE's teachers: some of "average", "clients" and "samples", joined by "+".
         bn_buffers: where the average's BatchNorm statistics come from, see `server.Replace`.
         samples: teachers drawn from the posterior.
@@ -80,6 +89,8 @@ class Setting:
         swa_lr_low, swa_start, swa_cycle: the bottom of the cycle, first collection and cycle in steps.
         loss_scale: "paper" (cross-entropy) or "official" (divided by the number of classes).
         precision: "float32" or "bfloat16" convolutions.
+        options: what stages declared for themselves (`declare`), as (name, value) in order of their names;
+            values that are neutral are left out. `option` reads them.
     """
 
     data: str
@@ -111,16 +122,10 @@ class Setting:
     client_lr_decay: float
     client_momentum: float
     client_weight_decay: float
-    proximal_mu: float
-    proximal_form: str
-    scaffold_length: str
     lr_schedule: str
     augment_pad: int
     augment_flip: bool
     method: str
-    client_shares: str
-    server_momentum: float
-    momentum_form: str
     bn_buffers: str
     teachers: str
     samples: int
@@ -139,32 +144,41 @@ class Setting:
     swa_cycle: int
     loss_scale: str
     precision: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def types(cls) -> dict[str, Any]:
+        """Return the type of every value by its name: the fields, then the options that stages declared."""
+        fields = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "options"}
+        return fields | {name: type(value) for name, value in OPTIONS.items()}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Setting":
-        """Build a setting from plain values; those of `NEUTRAL` may be left out.
+        """Build a setting from plain values; those of `NEUTRAL` and declared options may be left out.
 
         Raises:
             ValueError: for an unknown name (with the nearest real one), a missing one, or a value of the wrong
                 type or out of its range.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
+        types = cls.types()
+        names = list(types)
         for name in values:
             if name not in names:
                 raise ValueError(f"unknown setting {name!r}{nearest(name, names)}")
-        values = {**NEUTRAL, **values}
+        values = {**NEUTRAL, **OPTIONS, **values}
         missing = [name for name in names if name not in values]
         if missing:
             raise ValueError(f"settings without a value: {', '.join(missing)}")
         typed = {}
-        for f in dataclasses.fields(cls):
-            value = values[f.name]
-            if f.type is float and isinstance(value, int) and not isinstance(value, bool):
+        for name, kind in types.items():
+            value = values[name]
+            if kind is float and isinstance(value, int) and not isinstance(value, bool):
                 value = float(value)
-            if type(value) is not f.type:
-                raise ValueError(f"{f.name} must be of type {f.type.__name__}, got {value!r}")  # type: ignore[union-attr]
-            typed[f.name] = value
-        return cls(**typed)
+            if type(value) is not kind:
+                raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r}")
+            typed[name] = value
+        options = {name: typed.pop(name) for name in sorted(OPTIONS)}
+        return cls(**typed, options=tuple(item for item in options.items() if item[1] != OPTIONS[item[0]]))
 
     def __post_init__(self) -> None:
         """Check the ranges that no stage checks for itself."""
@@ -184,15 +198,26 @@ class Setting:
 
     def with_(self, **changes: Any) -> "Setting":
         """Return a copy with some values changed, checked like a new one."""
-        return Setting.of(dataclasses.asdict(self) | changes)
+        return Setting.of(self.asdict() | changes)
+
+    def option(self, name: str) -> Any:
+        """Return the value of an option that a stage declared.
+
+        Raises:
+            ValueError: for an option that no stage declared, with the nearest real one.
+        """
+        if name not in OPTIONS:
+            raise ValueError(f"unknown option {name!r}{nearest(name, list(OPTIONS))}")
+        return dict(self.options).get(name, OPTIONS[name])
 
     def asdict(self) -> dict[str, Any]:
         """Return the plain values, name -> value."""
-        return dataclasses.asdict(self)
+        return {name: self.option(name) if name in OPTIONS else getattr(self, name) for name in self.types()}
 
     def hashed(self) -> dict[str, Any]:
-        """Return the values that a run's key depends on: all but those of `NEUTRAL` at their neutral value."""
-        return {n: v for n, v in self.asdict().items() if n not in NEUTRAL or v != NEUTRAL[n]}
+        """Return the values that a run's key depends on: all but those that are at their neutral value."""
+        neutral = {**NEUTRAL, **OPTIONS}
+        return {n: v for n, v in self.asdict().items() if n not in neutral or v != neutral[n]}
 
     @property
     def key(self) -> str:

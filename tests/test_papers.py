@@ -1,6 +1,5 @@
 """Papers as data: every value has a source, every cell of a table a setting, every misspelling an answer."""
 
-import dataclasses
 import math
 import re
 import tomllib
@@ -21,7 +20,7 @@ from fedrepro.setting import Setting
 FEDBE = papers.load("fedbe")
 NETWORKS = ["ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"]
 METHODS = ["FedAvg", "FedBE", "v-Distillation", "FedBE w/o SWA", "1-Ensemble"]
-FIELDS = {f.name: f.type for f in dataclasses.fields(Setting)}
+FIELDS = Setting.types()
 
 
 def cells(item: str, scale: str, *only: str) -> list[Cell]:

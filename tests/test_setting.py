@@ -14,14 +14,15 @@ from fedrepro import methods
 from fedrepro.assemble import assemble
 from fedrepro.federation import Federation
 from fedrepro.rng import Streams
-from fedrepro.setting import NEUTRAL, Setting, digest, nearest
+from fedrepro.setting import NEUTRAL, OPTIONS, Setting, declare, digest, nearest
 
-FIELDS = [field.name for field in dataclasses.fields(Setting)]
-TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Setting)}
+TYPES: dict[str, Any] = Setting.types()
+FIELDS = list(TYPES)
+ALL_NEUTRAL = {**NEUTRAL, **OPTIONS}
 
 
 def test_the_shared_values_are_all_values() -> None:
-    assert list(tiny.VALUES) == FIELDS
+    assert set(tiny.VALUES) == set(FIELDS)
 
 
 class TestOf:
@@ -44,8 +45,8 @@ class TestOf:
             Setting.of({key: value for key, value in tiny.VALUES.items() if key != name})
 
     def test_later_values_may_be_left_out(self) -> None:
-        old = {key: value for key, value in tiny.VALUES.items() if key not in NEUTRAL}
-        assert Setting.of(old) == tiny.setting(**NEUTRAL)
+        old = {key: value for key, value in tiny.VALUES.items() if key not in ALL_NEUTRAL}
+        assert Setting.of(old) == tiny.setting(**ALL_NEUTRAL)
         assert Setting.of(old).hashed() == old
 
     @pytest.mark.parametrize("name", FIELDS)
@@ -197,7 +198,7 @@ class TestKeys:
                 keys.add(changed.key)
 
     def test_a_neutral_value_does_not_count(self) -> None:
-        for name, value in NEUTRAL.items():
+        for name, value in ALL_NEUTRAL.items():
             assert name not in tiny.setting(**{name: value}).hashed()
             other = (
                 not value if isinstance(value, bool) else f"{value}s" if isinstance(value, str) else value + 0.1
@@ -213,8 +214,35 @@ class TestKeys:
         assert nearest("zzz", ["fedavg", "fedbe"]) == "; there are fedavg, fedbe"
 
 
+class TestOptions:
+    def test_a_stage_declares_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = tiny.setting()
+        monkeypatch.setitem(OPTIONS, "warm_start", False)  # what declare() does
+        assert tiny.setting() == before
+        assert tiny.setting().key == before.key  # old runs keep their keys
+        changed = tiny.setting(warm_start=True)
+        assert changed.option("warm_start") is True
+        assert changed.options == (("warm_start", True),)
+        assert changed.with_(samples=9).option("warm_start") is True
+        assert Setting.of(changed.asdict()) == changed
+        assert changed.key != before.key
+        with pytest.raises(ValueError, match="warm_start must be of type bool, got 1"):
+            tiny.setting(warm_start=1)
+
+    def test_declaring_twice(self) -> None:
+        declare(proximal_mu=0.0)  # a module may be read again
+        for name in ("proximal_mu", "client_lr"):
+            with pytest.raises(ValueError, match=f"the option '{name}' is declared already"):
+                declare(**{name: 0.5})
+        assert OPTIONS["proximal_mu"] == 0.0
+
+    def test_an_unknown_option(self) -> None:
+        with pytest.raises(ValueError, match=r"unknown option 'proximal_my' \(did you mean 'proximal_mu'"):
+            tiny.setting().option("proximal_my")
+
+
 def attributes_of_settings() -> set[str]:
-    """Return the names x of all expressions `setting.x` or `….setting.x` of the library."""
+    """Return the names x of all expressions `setting.x`, `….setting.x` or `setting.option("x")` of the library."""
     folder = Path(fedrepro.__file__).parent
     found = set()
     for path in folder.rglob("*.py"):
@@ -224,6 +252,9 @@ def attributes_of_settings() -> set[str]:
                 name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", None)
                 if name == "setting":
                     found.add(node.attr)
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("setting"), "option"), [ast.Constant(str(option))]):
+                    found.add(option)
     return found
 
 

@@ -40,7 +40,7 @@ VALUES: dict[str, Any] = {
     **{"swa_lr_low": 4e-4, "swa_start": 2, "swa_cycle": 2, "loss_scale": "paper", "precision": "float32"},
 }
 SETTING = Setting.of({**VALUES, **NEUTRAL})
-FIELDS = [f.name for f in dataclasses.fields(Setting)]
+FIELDS = list(Setting.types())
 CPU = torch.device("cpu")
 MODEL = Architecture("resnet8", 10).start(0)  # has parameters, BatchNorm statistics and counters
 
