@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from fedrepro import record
-from fedrepro.papers import FOLDER, SCALES, Gain, Paper
+from fedrepro import papers, record
+from fedrepro.papers import SCALES, Gain, Paper
 from fedrepro.papers.claims import Key, check, parse_claims
 from fedrepro.setting import nearest
 
@@ -252,7 +252,7 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
         Columns id, text, reading, place, item; then for each name of `SCALE_OF` one with "holds", "fails",
         "not run" or "not checkable", and one "<name>: detail" with the numbers or what is missing.
     """
-    path, folders = FOLDER / paper.name / "claims.toml", list(folders)
+    path, folders = papers.FOLDER / paper.name / "claims.toml", list(folders)
     made = {name: values(paper, scale, folders) for name, scale in SCALE_OF.items()}
     facts = ["id", "text", "reading", "place", "item"]
     lines = []

@@ -226,7 +226,8 @@ def load(name: str) -> Paper:
             raise ValueError(f"{name}: {key} must be either stated or assumed")
         kind = "stated" if "stated" in entry else "assumed"
         rows.append({"name": key, "value": entry["value"], "kind": kind, "source": entry[kind]})
-    presets = {key: _preset(key, entry, settings["presets"]) for key, entry in settings["presets"].items()}
+    entries = settings.get("presets", {})
+    presets = {key: _preset(key, entry, entries) for key, entry in entries.items()}
     return Paper(
         name,
         settings["title"],
