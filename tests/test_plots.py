@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from fedrepro import plots
 from fedrepro.plots.frames import by_cell, scale_of
-from fedrepro.plots.style import contrast, ink, spread
+from fedrepro.plots.style import PAPER, contrast, ink, spread
 
 METHODS = ["FedAvg", "1-Ensemble", "v-Distillation", "FedBE w/o SWA", "FedBE"]
 
@@ -559,7 +559,10 @@ def test_a_sweep_has_a_line_per_method_and_source_at_the_numbers() -> None:
     figure = draw(pd.concat([varied("paper"), varied()]), references={"all images": 60.0}, title="Sweep")
     (axes,) = panels(figure)
     lines = [bars.lines[0] for bars in axes.containers]
-    assert [list(line.get_xdata()) for line in lines] == [[1.0, 5.0, 20.0]] * 4
+    assert list(lines[0].get_xdata()) == list(lines[2].get_xdata()) == [1.0, 5.0, 20.0]  # the paper's
+    # Ours stand aside by a hundredth of the axis, to the left and to the right.
+    assert [x - y for x, y in zip(lines[1].get_xdata(), (1, 5, 20))] == pytest.approx([-0.19] * 3)
+    assert [x - y for x, y in zip(lines[3].get_xdata(), (1, 5, 20))] == pytest.approx([0.19] * 3)
     assert [line.get_color() for line in lines[1::2]] == [plots.LOOKS[m].colour for m in ("FedAvg", "FedBE")]
     assert {line.get_markerfacecolor() for line in lines[0::2]} == {"none"}  # the paper's are open
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "20"]
@@ -599,3 +602,24 @@ def test_shades_are_looks_for_further_names() -> None:
     assert set(looks) == {"CIFAR-100", "photos", *plots.LOOKS}
     with pytest.raises(ValueError, match="at most 10"):
         plots.shades([str(n) for n in range(11)])
+
+
+def test_a_picture_of_the_papers_numbers_alone_says_so_and_shows_no_colour_of_ours() -> None:
+    for figure in (draw(varied("paper")), plots.methods(cells("paper"))):
+        assert says(figure, "the paper's numbers alone")
+        (legend,) = figure.legends
+        assert {to_hex(line.get_color()) for line in legend.get_lines() if line.get_label()} == {PAPER}
+
+
+def test_how_full_a_marker_is_tells_the_scale_and_not_its_place() -> None:
+    wanted = {"recorded (paper)": "full", "recorded (short)": "left", "this run (smoke)": "bottom"}
+    for source, fill in wanted.items():
+        for figure in (draw(varied(source)), plots.methods(cells(source))):
+            (marks,) = {bars.lines[0].get_fillstyle() for axes in panels(figure) for bars in axes.containers}
+            assert marks == fill
+
+
+def test_equal_accuracies_do_not_look_apart() -> None:
+    for figure in (draw(varied().assign(mean=20.0)), plots.methods(cells().assign(mean=20.0))):
+        low, high = panels(figure)[0].get_ylim()
+        assert high - low >= 4

@@ -14,7 +14,6 @@ from fedrepro.plots.style import (
     INK,
     LOOKS,
     PAPER,
-    SIX,
     End,
     Look,
     Picture,
@@ -53,7 +52,7 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     width = 4.9 if len(columns) == 1 else min(7.2, 3.6 * len(columns))
     figure = Picture(figsize=(width, 0.7 + (2.4 if len(rows) == 1 else 1.9) * len(rows)))
     grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
-    counts = frame.groupby("method")["seed"].nunique()
+    counts = frame.groupby(["partition", "network", "method"])["seed"].nunique()
     number = " to ".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
     means = "one seed" if number == "1" else f"line: mean of {number} seeds; band: lowest to highest seed"
     note(figure, [scale], means)
@@ -141,7 +140,7 @@ def seeds(
     note(figure, [scale])
     heading(figure, title)
     for place, name in enumerate(names):
-        colour, marker, _ = LOOKS.get(name, Look(SIX[0], "o", "-"))
+        colour, marker, _ = LOOKS.get(name, Look(INK, "s", "-"))
         values = frame.loc[frame["name"] == name, "accuracy"].to_numpy()
         aside = 0.12 * (np.arange(len(values)) * 0.618 % 1 - 0.5)  # the same scatter for the same seeds
         axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
@@ -169,6 +168,6 @@ def seeds(
         Line2D([], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})")
     ]
     if counts.max() > 1:
-        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label="mean, 95 % interval"))
+        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label="mean ± 95 % interval"))
     figure.legend(handles=handles, loc="outside lower right", ncols=2)
     return figure

@@ -42,13 +42,13 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "FedAvg": Look(SIX[0], "o", "-"),
         "FedProx": Look(TEN[5], "<", (0, (6, 2))),
         "FedAvgM": Look(TEN[7], ">", (0, (6, 2, 1, 2))),
-        "SCAFFOLD": Look(TEN[8], "p", (0, (1, 1))),
+        "SCAFFOLD": Look("#5b8c2a", "p", (0, (1, 1))),
         "1-Ensemble": Look(SIX[5], "v", ":"),
         "v-Distillation": Look(SIX[3], "s", "--"),
         "FedDF": Look(TEN[0], "h", (0, (4, 1, 1, 1))),
         "FedBE w/o SWA": Look(SIX[1], "^", "-."),
         "FedBE": Look(SIX[2], "D", "-"),
-        "FedBE + FedProx": Look(TEN[3], "d", (0, (6, 2))),
+        "FedBE + FedProx": Look("#0b7a75", "d", (0, (6, 2))),
         "FedBE + FedAvgM": Look(TEN[4], "H", (0, (6, 2, 1, 2))),
         "FedBE + SCAFFOLD": Look(TEN[1], "+", (0, (1, 1))),
         "Ground-truth labels": Look(INK, "8", (0, (3, 1, 1, 1))),
@@ -163,25 +163,38 @@ class Picture(Figure):
 
 
 def heading(figure: Figure, title: str) -> None:
-    """Write the title above the figure, from its left edge."""
+    """Write the title above the figure, from its left edge; it is the alternative text until `save` gives one."""
     if title:
+        if isinstance(figure, Picture):
+            figure.alt = title
         figure.suptitle(title, x=0.1 / figure.get_size_inches()[0], ha="left")
 
 
 def note(figure: Figure, scales: Iterable[str], *lines: str) -> None:
-    """Write small lines under the figure; below the paper's scale, marked so that nobody overlooks them."""
+    """Write small lines under the figure; below the paper's scale, marked so that nobody overlooks them.
+
+    Scales are those of what is drawn, "" for the paper's own numbers: if there is nothing else, that is said too.
+    """
     scales = ordered(scales, ("smoke", "short"))
     for scale in scales:
         if scale not in ("", "smoke", "short", "paper"):
             raise ValueError(f"scale must be smoke, short or paper, got {scale!r}")
     below = [scale for scale in scales if scale not in ("", "paper")]
     warning = [f"not comparable with the paper: {' and '.join(below)} scale"] if below else []
+    warning += ["the paper's numbers alone: nothing of ours is recorded yet"] if scales == [""] else []
     text = "\n".join([*warning, *lines])
     if text:
         left = 0.1 / figure.get_size_inches()[0]
         shown = figure.supxlabel(text, x=left, ha="left", fontsize=7.5, linespacing=1.5, color=INK)
-        if below:
+        if warning:
             shown.set_bbox({"facecolor": "#fff4d6", "edgecolor": "#e0a800", "linewidth": 0.7, "pad": 3})
+
+
+def widen(axes: Axes, points: float = 4.0) -> None:
+    """Let the y axis span at least so many points, so that equal accuracies do not look apart."""
+    low, high = axes.get_ylim()
+    if high - low < points:
+        axes.set_ylim((low + high - points) / 2, (low + high + points) / 2)
 
 
 def contrast(colour: ColorType) -> float:

@@ -1,14 +1,14 @@
 """Pictures of one value varied: accuracy against a number of samples, of epochs, of layers, a learning rate."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import ordered, require, scale_of
-from fedrepro.plots.style import LOOKS, PAPER, Look, Picture, drawn, heading, ink, note
+from fedrepro.plots.style import LOOKS, PAPER, Look, Picture, drawn, heading, ink, note, widen
 from fedrepro.plots.tables import FILLS, source_handles
 
 
@@ -39,7 +39,8 @@ def sweep(
 ) -> Picture:
     """Draw accuracy against one value, a line per method, the paper's numbers as open grey marks behind.
 
-    Where methods come in two variants ("FedAvg, no decay"), the last-named variant of each is dashed.
+    Where methods come in two variants ("FedAvg, no decay"), the last-named variant of each is dashed and
+    its markers are open. Our lines stand a little beside each other, so that none hides another with its numbers.
 
     Args:
         points: columns mean, std (percent; std may be empty), runs, source as in `methods`, and those of x, line
@@ -66,7 +67,6 @@ def sweep(
         raise ValueError(f"{x} must be positive on a logarithmic axis, got {points[x].min():g}")
     names = ordered(points[line])
     sources = ordered(points["source"], ("paper",))
-    ours = [source for source in sources if source != "paper"]
     panels = ordered(points[panel]) if panel else [""]
     figure = Picture(figsize=(5.4 if len(panels) == 1 else min(7.2, 3.4 * len(panels)), 3.4))
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)
@@ -76,12 +76,12 @@ def sweep(
     values = sorted(points[x].unique())
     for axes, value in zip(grid.flat, panels):
         here = points[points[panel] == value] if panel else points
-        for name in names:
+        for place, name in enumerate(names):
             for source in sources:
                 group = here[(here[line] == name) & (here["source"] == source)].sort_values(x)
                 if len(group):
-                    place = 0 if source == "paper" else ours.index(source)
-                    _line(axes, group, x, _look(name, looks), dashes[name], source, place)
+                    where = group[x] if source == "paper" else _aside(group[x], place, len(names), values, log)
+                    _line(axes, where, group, _look(name, looks), dashes[name], source)
         for text, height in (references or {}).items():
             axes.axhline(height, color=PAPER, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)
             axes.annotate(
@@ -95,11 +95,17 @@ def sweep(
         axes.set_xticks([], minor=True)
         axes.grid(visible=False, axis="x")
         axes.margins(x=0.08)
+        widen(axes)
     grid[0, 0].set_ylabel("test accuracy (%)")
     handles = []
     for name in names:
         colour, marker, _ = _look(name, looks)
-        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=dashes[name], label=name))
+        shown: dict[str, Any] = {"color": colour, "linestyle": dashes[name]}
+        if sources == ["paper"]:
+            shown |= {"color": PAPER, "markerfacecolor": "none"}
+        elif dashes[name] == "--":
+            shown |= {"markerfacecolor": "white"}
+        handles.append(Line2D([], [], marker=marker, label=name, **shown))
     handles += source_handles(sources, points, "\n")
     figure.legend(handles=handles, loc="outside right upper", labelspacing=0.7, handlelength=2.6)
     return figure
@@ -116,11 +122,19 @@ def _dashed(names: list[str], looks: Mapping[str, Look]) -> dict[str, Literal["-
     return styles
 
 
-def _line(axes: Axes, group: pd.DataFrame, x: str, found: Look, style: str, source: str, place: int) -> None:
+def _aside(x: pd.Series, place: int, count: int, values: list[float], log: bool) -> pd.Series:
+    """Move a line's points sideways by up to a hundredth of the axis."""
+    share = 0.01 * (2 * place - count + 1) / max(1, count - 1)
+    if log:
+        return x * (values[-1] / values[0]) ** share
+    return x + share * (values[-1] - values[0])
+
+
+def _line(axes: Axes, x: pd.Series, group: pd.DataFrame, found: Look, style: str, source: str) -> None:
     paper = source == "paper"
     colour = PAPER if paper else found.colour
     axes.errorbar(
-        group[x],
+        x,
         group["mean"],
         yerr=group["std"].fillna(0.0),
         fmt=found.marker,
@@ -129,9 +143,9 @@ def _line(axes: Axes, group: pd.DataFrame, x: str, found: Look, style: str, sour
         linewidth=1.0 if paper else 1.4,
         markerfacecolor="none" if paper else "white" if style == "--" else colour,
         markerfacecoloralt="white",
-        fillstyle=FILLS[0 if paper else place],
+        fillstyle=FILLS[scale_of(source)],
         markersize=8.5 if paper else 5.5,
         markeredgewidth=1.0,
         elinewidth=1.0,
-        zorder=2 if paper else 3 + place,
+        zorder=2 if paper else 3,
     )

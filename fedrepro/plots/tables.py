@@ -21,10 +21,11 @@ from fedrepro.plots.style import (
     label_ends,
     look,
     note,
+    widen,
 )
 
 NETWORKS = ("ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56")
-FILLS = ("full", "left", "bottom", "right", "top")  # of our own sources, in their order
+FILLS = {"": "full", "paper": "full", "short": "left", "smoke": "bottom"}  # of a source, by its scale
 
 
 def central_line(source: str) -> dict[str, Any]:
@@ -43,10 +44,10 @@ def described(cells: pd.DataFrame, source: str, join: str) -> str:
     return f"{source}{join}" + ("1 run" if count == "1" else f"mean ± std of {count} runs")
 
 
-def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: str, place: int) -> None:
-    """Draw means with error bars: an open grey marker behind for the paper, a filled one in front for ours.
+def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: str) -> None:
+    """Draw means with error bars: an open grey marker behind for the paper, one in colour in front for ours.
 
-    Further sources of our own (place 1, 2, ...) are half filled.
+    Ours is filled at paper scale, and half filled at the smaller scales.
     """
     colour, marker, _ = appearance
     paper = source == "paper"
@@ -58,27 +59,26 @@ def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: st
         color=PAPER if paper else colour,
         markerfacecolor="none" if paper else colour,
         markerfacecoloralt="white",
-        fillstyle=FILLS[0 if paper else place],
+        fillstyle=FILLS[scale_of(source)],
         markersize=8.5 if paper else 5.5,
         markeredgewidth=1.0 if paper else 0.8,
         elinewidth=1.0,
         capsize=0,
-        zorder=2 if paper else 3 + place,
+        zorder=2 if paper else 3,
         label=source,
     )
 
 
 def source_handles(sources: list[str], cells: pd.DataFrame, join: str) -> list[Line2D]:
     """Return the legend's handles for the sources, drawn as `points` draws them."""
-    handles, place = [], 0
+    handles = []
     for source in sources:
         paper = source == "paper"
         handle = Line2D([], [], linestyle="none", marker="o", label=described(cells, source, join))
         handle.set(color=PAPER if paper else INK, markerfacecolor="none" if paper else INK)
-        handle.set(markersize=8.5 if paper else 5.5, fillstyle=FILLS[0 if paper else place])
+        handle.set(markersize=8.5 if paper else 5.5, fillstyle=FILLS[scale_of(source)])
         handle.set_markerfacecoloralt("white")
         handles.append(handle)
-        place += not paper
     return handles
 
 
@@ -106,7 +106,6 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
     slots = {name: (place + 0.5) / len(names) - 0.5 for place, name in enumerate(names)}
     networks, sources = ordered(cells["network"], NETWORKS), ordered(cells["source"], ("paper",))
     panels = ordered(cells["partition"], ("Step", "Dirichlet"))
-    ours = [source for source in sources if source != "paper"]
     across = len(networks) * len(names) <= 12
     shape = (1, len(panels)) if across else (len(panels), 1)
     figure = Picture(figsize=(7.2, 0.9 + 2.1 * shape[0]))
@@ -119,7 +118,7 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
         here = cells[cells["partition"] == panel]
         for (name, source), group in here.groupby(["method", "source"], sort=False):
             x = [networks.index(network) + 0.84 * slots[name] for network in group["network"]]
-            points(axes, x, group, look(name, looks), source, 0 if source == "paper" else ours.index(source))
+            points(axes, x, group, look(name, looks), source)
         for network, mean, source in zip(central["network"], central["mean"], central["source"]):
             if network in networks:
                 place = networks.index(network)
@@ -129,10 +128,14 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
         axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=INK)
         axes.grid(visible=False, axis="x")
         axes.label_outer()
+        widen(axes)
     handles = []
     for name in names:
         colour, marker, _ = look(name, looks)
-        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
+        shown: dict[str, Any] = {"color": colour}
+        if sources == ["paper"]:
+            shown = {"color": PAPER, "markerfacecolor": "none"}
+        handles.append(Line2D([], [], linestyle="none", marker=marker, label=name, **shown))
     for source in ordered(central["source"], ("paper",)):
         handles.append(Line2D([], [], label=f"Centralized,\n{source}", **central_line(source)))
     handles += source_handles(sources, cells, "\n")
@@ -171,7 +174,6 @@ def alpha_sweep(
     grid = figure.subplots(1, len(networks), sharey=True, squeeze=False)
     note(figure, scales)
     heading(figure, title)
-    ours = [source for source in sources if source != "paper"]
     labelled: list[tuple[Axes, list[End]]] = []
     for axes, network in zip(grid.flat, networks):
         for source in sources:
@@ -180,8 +182,7 @@ def alpha_sweep(
             paper = source == "paper"
             line = {"color": PAPER if paper else LOOKS["FedBE"].colour, "linewidth": 1.0 if paper else 1.4}
             axes.plot(group["dirichlet_alpha"], group["mean"], alpha=0.6, linestyle="--" if paper else "-", **line)
-            place = 0 if paper else ours.index(source)
-            points(axes, group["dirichlet_alpha"], group, LOOKS["FedBE"], source, place)
+            points(axes, group["dirichlet_alpha"], group, LOOKS["FedBE"], source)
         axes.set(xscale="log", title=network, xlabel="concentration of the Dirichlet posterior")
         axes.set_xticks(alphas, [f"{alpha:g}" for alpha in alphas])
         axes.set_xticks([], minor=True)

@@ -15,6 +15,7 @@ from fedrepro.plots.style import INK, QUIET, SIX, Picture, drawn, heading, note
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 MARKERS = "o^sDvP"
+CLASSES = ("#264653", "#2a9d8f", "#b8b42d", *SIX[3:])  # apart from the colours of methods
 
 
 @drawn
@@ -79,7 +80,7 @@ def _clients(
         for kind, label in enumerate(classes):
             rows = (labels == label) & ((client == place) | (place == 3))
             axes.scatter(
-                *features[rows].T, s=9 if place < 3 else 5, marker=MARKERS[kind % 6], color=SIX[kind % 6],
+                *features[rows].T, s=9 if place < 3 else 5, marker=MARKERS[kind % 6], color=CLASSES[kind % 6],
                 alpha=0.8, linewidth=0.2, edgecolor="white", label=f"class {label + 1}", rasterized=True,
             )  # fmt: skip
         axes.set_title(
@@ -194,7 +195,8 @@ def confidence(histograms: pd.DataFrame, *, title: str = "", scale: str = "paper
         panel = frame[(frame["data"] == row) & (frame["group"] == column)]
         if not panel.empty:
             _bars(axes, panel, ": ".join(str(part) for part in (row, column) if part))
-        axes.label_outer()
+        axes.label_outer(remove_inner_ticks=False)
+        axes.tick_params(labelbottom=True)  # rows have axes of their own
     for axes in grid[-1]:
         axes.set_xlabel("confidence (largest probability)")
     for axes in grid[:, 0]:
