@@ -192,7 +192,7 @@ class Book:
             std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
             one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
             tables.append(one.dropna(subset=["mean"]))
-        found = pd.concat([table for table in tables if len(table)], ignore_index=True)
+        found = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
         smoke = found["source"] == sources["smoke"]
         return self._labelled(found[~smoke] if best and not smoke.all() else found)
 

@@ -89,8 +89,10 @@ def _origin(found: Sequence[pd.DataFrame]) -> str:
     """Say when and with what the records were made."""
     if not found:
         return "There are no records yet: every number below is the paper's."
-    every = pd.concat(found)
-    made = f"Made from the records of {_many(len(every), 'run')}, the newest of {every['date'].max()}"
+    every = pd.concat(found)  # a run may stand in several items, and a toy's run gives several numbers
+    named = every["key"].notna()
+    number = len(every[named].drop_duplicates(["key", "seed"])) + int((~named).sum())
+    made = f"Made from the records of {_many(number, 'run')}, the newest of {every['date'].max()}"
     facts = [f"{name} {_listed(every[name])}" for name in ("commit", "torch", "device")]
     return f"{'; '.join([made, *facts])}."
 
@@ -220,7 +222,7 @@ def _claims(paper: Paper, folders: Sequence[Path]) -> list[Block]:
     rows: list[tuple[Lines, ...]] = []
     for claim in table.to_dict("records"):
         about = [_text(claim["text"]), (Span(f"{claim['place']}. {claim['reading']}".strip(), "quiet"),)]
-        if claim["smoke"] == "not checkable":
+        if claim["smoke"] == "to be seen":
             about.append((Span(f"To be seen: {claim['smoke: detail']}", "quiet"),))
         outcomes = []
         for name, scale in SCALE_OF.items():

@@ -30,7 +30,8 @@ COLUMNS = [
     *("recorded_mean", "recorded_std", "recorded_seeds", "gap_points", "gap_se", "verdict"),
     *("short_mean", "short_seeds", "smoke_mean", "smoke_seeds", "note"),
 ]
-SCALE_OF = {"paper's own numbers": "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
+OWN = "paper's own numbers"
+SCALE_OF = {OWN: "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,11 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     printed = {(line["row"], line["column"]): line for line in reported_cells(paper, item).to_dict("records")}
     found = {scale: records(paper, item, scale, folders) for scale in reversed(SCALES)}
     made = {scale: dict(list(table.groupby(["row", "column"]))) for scale, table in found.items()}
-    cells = dict.fromkeys([*printed, *(cell for groups in made.values() for cell in groups)])
+    order = (
+        list(dict.fromkeys((c.row, c.column) for c in paper.cells(item, "paper"))) if item in paper.items else []
+    )
+    further = {cell for groups in made.values() for cell in groups}
+    cells = dict.fromkeys([*printed, *(cell for cell in order if cell in further), *sorted(further)])
     lines = []
     for cell in cells:
         own = {scale: groups[cell] for scale, groups in made.items() if cell in groups}
@@ -250,7 +255,8 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
 
     Returns:
         Columns id, text, reading, place, item; then for each name of `SCALE_OF` one with "holds", "fails",
-        "not run" or "not checkable", and one "<name>: detail" with the numbers or what is missing.
+        "not run", "partly run", "to be seen" or, for the paper's own numbers, "number lost", and one
+        "<name>: detail" with the numbers or what is missing.
     """
     path, folders = papers.FOLDER / paper.name / "claims.toml", list(folders)
     made = {name: values(paper, scale, folders) for name, scale in SCALE_OF.items()}
@@ -260,6 +266,7 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
         line = {name: getattr(claim, name) for name in facts}
         for name, numbers in made.items():
             outcome = check(claim, numbers)
-            line |= {name: outcome.status, f"{name}: detail": outcome.detail}
+            lost = name == OWN and outcome.status in ("not run", "partly run")
+            line |= {name: "number lost" if lost else outcome.status, f"{name}: detail": outcome.detail}
         lines.append(line)
     return pd.DataFrame(lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")])

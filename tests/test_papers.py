@@ -388,7 +388,9 @@ def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
     assert toy["clients"]["value"] == [3]
     assert toy["clients"]["source"].startswith("3.3")
     assert table["rounds"]["value"] == [40, 1, 200]
-    assert table["rounds"]["kind"] == "stated"
+    assert table["rounds"]["kind"] == "stated, assumed"  # assumed for the centralised row
+    assert table["model"]["kind"] == "stated"
+    assert "weight decay" not in table["model"]["source"]  # a rule's reason is about what it sets
     assert "for 1-Ensemble stated: 5.1, Baselines" in table["rounds"]["source"]
     assert "for Centralized assumed: " in table["rounds"]["source"]
     assert "for 0.5 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]

@@ -294,7 +294,7 @@ def test_claims(write: Write) -> None:
     assert (claim["short"], claim["smoke"]) == ("not run", "holds")
     assert claim["paper scale: detail"] == "0 of 1; worst 60.0 vs 65.0"
     assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
-    assert set(table.loc["clients-overconfident"][["paper scale", "smoke"]]) == {"not checkable"}
+    assert set(table.loc["clients-overconfident"][["paper scale", "smoke"]]) == {"to be seen"}
     assert table.loc["gain-grows-with-depth", "paper's own numbers"] == "fails"
 
 

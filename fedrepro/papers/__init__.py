@@ -166,7 +166,8 @@ class Paper:
         applies to every cell, else for the cells with its labels, which are then named.
 
         Returns:
-            Columns name, value (all that occur), kind ("stated" or "assumed") and source.
+            Columns name, value (all that occur), kind ("stated", "assumed", or both where that differs from cell
+            to cell) and source.
         """
         cells = self.cells(item, "paper")
         found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
@@ -178,6 +179,8 @@ class Paper:
                     found[name] = [kind, rule[kind]]
                 else:
                     labels = ", ".join(rule["when"].values())
+                    if kind not in found[name][0]:
+                        found[name][0] += f", {kind}"
                     found[name][1] += f"; for {labels} {kind}: {rule[kind]}"
         values = [cell.setting.asdict() for cell in cells]
         used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}

@@ -14,7 +14,7 @@ from typing import Literal
 
 Key = tuple[str, str, str]
 Kind = Literal["greater", "within", "at_most", "trend", "gain_trend", "figure"]
-Status = Literal["holds", "fails", "not run", "not checkable"]
+Status = Literal["holds", "fails", "not run", "partly run", "to be seen"]
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 # Accuracies are given to 0.1 or 0.01 points: anything closer than this is floating-point noise.
@@ -148,23 +148,25 @@ def check(claim: Claim, values: Mapping[Key, float]) -> Outcome:
         values: known numbers by (item, row, column), in percent; NaN and infinity count as unknown.
 
     Returns:
-        Outcome with status "holds" or "fails" when every needed cell is known, "not run" when one is not,
-        and "not checkable" for kind "figure".
+        Outcome with status "holds" or "fails" when every needed cell is known, "not run" when none
+        is, "partly run" when some are, and "to be seen" for kind "figure".
     """
     if claim.kind == "figure":
-        return Outcome("not checkable", claim.needs)
+        return Outcome("to be seen", claim.needs)
+    status: Status
     needed, compared = needed_cells(claim), combinations(claim)
     missing = [key for key in needed if not math.isfinite(values.get(key, math.nan))]
     if missing:
         detail = f"{len(missing)} of {len(needed)} cells missing; first {', '.join(missing[0])}"
-        return Outcome("not run", detail, combinations=len(compared))
+        status = "not run" if len(missing) == len(needed) else "partly run"
+        return Outcome(status, detail, combinations=len(compared))
     results = []
     for label, keys in compared:
         slack, shown = _slack(claim, [float(values[key]) for key in keys])
         results.append((slack, f"{label}: {shown}" if label else shown))
     holding = sum(slack > 0 for slack, _ in results)
     worst = min(results, key=lambda result: result[0])[1]
-    status: Status = "holds" if holding == len(results) else "fails"
+    status = "holds" if holding == len(results) else "fails"
     return Outcome(status, f"{holding} of {len(results)}; worst {worst}", holding, len(results))
 
 
