@@ -163,8 +163,9 @@ class Book:
     def table(self) -> pd.DataFrame:
         """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
         found = self.comparison()
+        printed = verdict.decimals(found["paper_mean"]), verdict.decimals(found["paper_std"])
         shown: dict[str, list[str]] = {
-            "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"]),
+            "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
             "recorded at paper scale": _spread(
                 found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]
             ),
@@ -226,6 +227,32 @@ class Book:
         table = found.pivot(index="what", columns="device", values="seconds")
         return table.reindex(index=found["what"].unique(), columns=found["device"].unique())
 
+    def differences(self, baselines: Mapping[str, str], column: str) -> tuple[str, pd.DataFrame]:
+        """Return by how many points rows lie above others, seed by seed, at the largest scale that has been run.
+
+        Args:
+            baselines: for each row the row that it is held against; seeds that only one of them has are left out.
+            column: of both.
+
+        Returns:
+            The scale, and columns name (the row), seed, accuracy (the difference, in points).
+
+        Raises:
+            ValueError: if no row has been run beside its baseline.
+        """
+        for scale in reversed(papers.SCALES):
+            made = verdict.records(self.paper, self.item.name, scale, self.folders)
+            seeds = {
+                row: lines.set_index("seed")["result"]
+                for row, lines in made[made["column"] == column].groupby("row")
+            }
+            pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in seeds]
+            above = {row: (seeds[row] - seeds[base]).dropna() for row, base in pairs}
+            lines = [(row, seed, value) for row, found in above.items() for seed, value in found.items()]
+            if lines:
+                return scale, pd.DataFrame(lines, columns=["name", "seed", "accuracy"])
+        raise ValueError(f"nothing of {self.item.key} in {column!r} has been run beside its baseline")
+
     def stored(self, name: str) -> pd.DataFrame:
         """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper"."""
         return pd.read_csv(self.folders[0] / self.item.key / f"{name}.csv")
@@ -281,7 +308,9 @@ def _brief(stage: object) -> str:
     return " + ".join(_brief(s) for s in sources) if sources else shown(stage)
 
 
-def _spread(mean: pd.Series, std: pd.Series | None, runs: pd.Series) -> list[str]:
+def _spread(
+    mean: pd.Series, std: pd.Series | None, runs: pd.Series, decimals: tuple[int, int] = (1, 1)
+) -> list[str]:
     """Format "74.5 ± 0.5 (5)" per line, or nothing where there is no number."""
     spreads = [float("nan")] * len(mean) if std is None else std
     texts = []
@@ -289,6 +318,6 @@ def _spread(mean: pd.Series, std: pd.Series | None, runs: pd.Series) -> list[str
         if pd.isna(middle):
             texts.append("")
             continue
-        around = "" if pd.isna(spread) else f" ± {spread:.1f}"
-        texts.append(f"{middle:.1f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
+        around = "" if pd.isna(spread) else f" ± {spread:.{decimals[1]}f}"
+        texts.append(f"{middle:.{decimals[0]}f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
     return texts

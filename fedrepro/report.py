@@ -18,7 +18,7 @@ from fedrepro.papers import SCALES, Item, Paper
 from fedrepro.report_html import Block, Bullets, Heading, Line, Lines, Paragraph, Span, Table, page
 from fedrepro.report_markdown import markdown
 from fedrepro.store import write_atomically
-from fedrepro.verdict import SCALE_OF, WORDS, claims, comparison, item_names, records
+from fedrepro.verdict import SCALE_OF, WORDS, claims, comparison, decimals, item_names, records
 
 TITLE = "The papers' numbers and ours"
 HOW = """Each number that a paper prints stands beside what our runs recorded at paper scale: mean ± standard
@@ -146,7 +146,7 @@ def _section(entry: Item | None, item: str, table: pd.DataFrame, made: Mapping[s
         blocks.append(Paragraph(_text("Recorded: nothing yet.")))
     judged = table[table["status"].ne("not reported") | table["recorded_seeds"].gt(0)]
     if len(judged):
-        places = _decimals(table["paper_mean"]), _decimals(table["paper_std"])
+        places = decimals(table["paper_mean"]), decimals(table["paper_std"])
         blocks.append(_grid(f"{item}: paper and paper scale", judged, lambda cell: _judged(cell, places)))
     else:
         blocks.append(Paragraph(_text("The paper prints no number for this item.")))
@@ -176,11 +176,6 @@ def _grid(caption: str, table: pd.DataFrame, show: Callable[[Mapping[Any, Any]],
     rows = dict.fromkeys(table["row"])
     laid = tuple(((_text(row),), *(cells.get((row, column), ()) for column in columns)) for row in rows)
     return Table(caption, ("", *columns), laid)
-
-
-def _decimals(numbers: pd.Series) -> int:
-    """Return how many decimals the paper prints: as many as its most exact number needs."""
-    return max((len(f"{number:.3f}".rstrip("0").split(".")[1]) for number in numbers.dropna()), default=0)
 
 
 def _number(mean: float, std: float, places: tuple[int, int]) -> str:

@@ -80,5 +80,5 @@ def _points(labels: NDArray[np.int64], arms: int, turns: float, noise: float, rn
     angle = 2 * np.pi * (turns * along + labels / arms)
     radius = along + noise * rng.standard_normal(len(labels))
     features = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).astype(np.float32)
-    classes = tuple(f"arm {c}" for c in range(arms))
+    classes = tuple(f"class {c + 1}" for c in range(arms))
     return Data("swiss_roll", torch.from_numpy(features), torch.from_numpy(labels.astype(np.int64)), classes)

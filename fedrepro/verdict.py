@@ -184,6 +184,11 @@ def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd
     return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)
 
 
+def decimals(numbers: pd.Series) -> int:
+    """Return how many decimals a paper prints: as many as the most exact of its numbers needs."""
+    return max((len(f"{number:.3f}".rstrip("0").split(".")[1]) for number in numbers.dropna()), default=0)
+
+
 def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame:
     """Put what the paper reports of an item beside what was recorded, one line per cell.
 

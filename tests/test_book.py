@@ -44,3 +44,19 @@ def test_the_best_points_leave_smoke_out_unless_there_is_nothing_else(
     only[["paper_mean", "short_mean"]] = NAN
     monkeypatch.setattr(Book, "comparison", lambda self: only)
     assert list(book.points(best=True)["mean"]) == [12.0, 13.0]
+
+
+def test_differences_are_seed_by_seed_at_the_largest_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Book("fedbe/paper_vs_code", scale="smoke", seeds=1, device="cpu")
+    lines = [("base", 0, 40.0), ("base", 1, 44.0), ("SWA", 0, 42.0), ("SWA", 1, 43.0), ("SWA", 2, 90.0)]
+    made = {"short": lines, "smoke": [("base", 0, 1.0), ("SWA", 0, 2.0)], "paper": [("SWA", 0, 70.0)]}
+
+    def records(paper: object, item: str, scale: str, folders: object) -> pd.DataFrame:
+        return pd.DataFrame(made[scale], columns=["row", "seed", "result"]).assign(column="ConvNet")
+
+    monkeypatch.setattr("fedrepro.book.verdict.records", records)
+    scale, found = book.differences({"SWA": "base", "loss": "base"}, "ConvNet")
+    assert scale == "short"  # at paper scale there is no baseline
+    assert found.values.tolist() == [["SWA", 0, 2.0], ["SWA", 1, -1.0]]
+    with pytest.raises(ValueError, match="nothing of fedbe/paper_vs_code in 'ResNet-20' has been run beside"):
+        book.differences({"SWA": "base"}, "ResNet-20")

@@ -113,17 +113,26 @@ def _lines(
 
 @drawn
 def seeds(
-    frame: pd.DataFrame, paper: Mapping[str, float] | None = None, *, title: str = "", scale: str = "paper"
+    frame: pd.DataFrame,
+    paper: Mapping[str, float] | None = None,
+    *,
+    title: str = "",
+    scale: str = "paper",
+    label: str = "test accuracy (%)",
+    origin: float | None = None,
 ) -> Picture:
     """Draw the spread over seeds: each seed's accuracy, the mean with its 95 % interval, the paper's value.
 
-    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), n seeds, sample standard deviation s.
+    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), n seeds, sample standard deviation s; there is
+    none from fewer than three.
 
     Args:
         frame: columns name, seed, accuracy (percent).
         paper: name -> the paper's value; names without a row are left out.
         title: above the figure.
         scale: smoke, short or paper.
+        label: of the axis.
+        origin: where an upright line is drawn, such as 0 for differences.
 
     Raises:
         ValueError: a column is missing or no accuracy is there.
@@ -145,7 +154,7 @@ def seeds(
         aside = 0.12 * (np.arange(len(values)) * 0.618 % 1 - 0.5)  # the same scatter for the same seeds
         axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
         half = 0.0
-        if len(values) > 1:
+        if len(values) > 2:  # from two, Student's interval is thirteen times their standard error
             half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
         axes.errorbar(
             values.mean(), place + 0.24, xerr=half, fmt=marker, color=ink(colour), markersize=5.5, zorder=3
@@ -159,7 +168,9 @@ def seeds(
                 f"paper {value:.1f}", (value, place - 0.2), (0, 1.5), textcoords="offset points",
                 ha="center", va="bottom", fontsize=7, annotation_clip=False,
             )  # fmt: skip
-    axes.set(xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.55))
+    if origin is not None:
+        axes.axvline(origin, color=PAPER, linewidth=1.2, zorder=1)
+    axes.set(xlabel=label, ylim=(len(names) - 0.5, -0.55))
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=INK)
     axes.grid(visible=False, axis="y")
@@ -168,6 +179,7 @@ def seeds(
         Line2D([], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})")
     ]
     if counts.max() > 1:
-        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label="mean ± 95 % interval"))
+        shown = "mean ± 95 % interval" if counts.max() > 2 else "mean"
+        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label=shown))
     figure.legend(handles=handles, loc="outside lower right", ncols=2)
     return figure
