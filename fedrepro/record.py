@@ -7,15 +7,18 @@
 Scales have files of their own, so a result of a smaller scale can never replace one of a larger.
 """
 
+import contextlib
 import json
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import FileLock
 
 from fedrepro.papers import SCALES, Cell
-from fedrepro.setting import Setting
+from fedrepro.setting import Setting, digest
 from fedrepro.store import write_atomically
 
 RUN_COLUMNS = [
@@ -107,15 +110,24 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
     runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found]).reindex(columns=RUN_COLUMNS)
     rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
     names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
-    tables = [
-        _merge(names[0], runs, ["row", "column", "seed"]),
-        _merge(names[1], rounds, ["row", "column", "seed", "round"]),
-    ]
-    for path, table in zip(names, tables):
-        write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
-    fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
-    _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
+    with _alone(place):
+        tables = [
+            _merge(names[0], runs, ["row", "column", "seed"]),
+            _merge(names[1], rounds, ["row", "column", "seed", "round"]),
+        ]
+        for path, table in zip(names, tables):
+            write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+        fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
+        _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
     return names
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Let one process at a time read and rewrite an item's files; the lock's file lies outside of them."""
+    name = f"fedrepro-{digest(str(place.absolute()))}.lock"
+    with FileLock(Path(tempfile.gettempdir()) / name):
+        yield
 
 
 def write_values(
@@ -140,9 +152,10 @@ def write_values(
     facts |= {"engine": where.get("engine", FIRST_ENGINE)}
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
-    table = _merge(names[0], fresh, ["row", "column", "seed"])
-    write_atomically(names[0], table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
-    _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
+    with _alone(folder / item):
+        table = _merge(names[0], fresh, ["row", "column", "seed"])
+        write_atomically(names[0], table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+        _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
     return names
 
 

@@ -21,7 +21,7 @@ from fedrepro.metrics import evaluate
 from fedrepro.partition import split_hash
 from fedrepro.rng import Streams
 from fedrepro.setting import Setting
-from fedrepro.store import Progress, Store, StoreError
+from fedrepro.store import DamagedError, Progress, Store, StoreError
 
 Tick = Callable[[int], object]  # called with the number of rounds just done
 
@@ -136,6 +136,16 @@ def play(
         StoreError: if the store cannot be written; nothing that was saved is lost.
     """
     key = store.key(run.setting, run.seed, fingerprint(run.setting))
+    try:
+        return _attempt(run, key, store, device, deadline, expected, tick)
+    except DamagedError as error:  # left as it is: whoever owns it may know better
+        return Outcome(key, "failed", error=str(error))
+
+
+def _attempt(
+    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick
+) -> Outcome:
+    """Read a finished run, or claim it and go on with it."""
     finished = store.record(key)
     if finished is not None:
         tick(run.setting.rounds)

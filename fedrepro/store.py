@@ -62,14 +62,18 @@ def write_atomically(path: Path, content: bytes) -> None:
             partial.unlink(missing_ok=True)
 
 
+class DamagedError(StoreError):
+    """A file of one run that cannot be read; the others are not concerned."""
+
+
 def _read(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object; raises StoreError naming the file and a remedy if it is none."""
+    """Read a JSON object; raises DamagedError naming the file and a remedy if it is none."""
     try:
         found = json.loads(path.read_text())
     except ValueError as error:
-        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+        raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
     if not isinstance(found, dict):
-        raise StoreError(f"{path} is damaged (no JSON object); {remedy}")
+        raise DamagedError(f"{path} is damaged (no JSON object); {remedy}")
     return found
 
 
@@ -147,7 +151,7 @@ class Store:
         """Read a run's checkpoint, or None if it has none.
 
         Raises:
-            StoreError: if the file is damaged, naming it.
+            DamagedError: if the file is damaged, naming it.
         """
         path = self.root / key / "checkpoint.pt"
         if not path.exists():
@@ -158,7 +162,7 @@ class Store:
             return Progress(State(saved["round"], models, saved["memory"]), saved["rows"])
         except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
             reason = str(error) if type(error) is ValueError else type(error).__name__
-            raise StoreError(f"{path} is damaged ({reason}); remove it to start that run again") from error
+            raise DamagedError(f"{path} is damaged ({reason}); remove it to start that run again") from error
 
     def record(self, key: str) -> dict[str, Any] | None:
         """Return the record of a finished run, or None."""

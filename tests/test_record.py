@@ -3,7 +3,9 @@
 import errno
 import json
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,21 @@ def test_writing_again_changes_no_byte(again: Callable[[list[Found]], list[Found
     first = texts(tmp_path)
     record.write(tmp_path, ITEM, "smoke", again(found))
     assert texts(tmp_path) == first
+
+
+def test_writing_at_once_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = record._merge
+
+    def slow(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+        merged = true(path, fresh, by)
+        time.sleep(0.02)  # long enough for all others to read the file that this one is about to replace
+        return merged
+
+    monkeypatch.setattr(record, "_merge", slow)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda seed: record.write(tmp_path, ITEM, "smoke", [run(seed=seed)]), range(6)))
+    assert list(record.read(tmp_path, ITEM, "smoke")["seed"]) == list(range(6))
+    assert not [path for path in tmp_path.rglob("*") if "lock" in path.name]
 
 
 def test_the_order_of_writing_does_not_matter(tmp_path: Path) -> None:
