@@ -623,3 +623,13 @@ def test_equal_accuracies_do_not_look_apart() -> None:
     for figure in (draw(varied().assign(mean=20.0)), plots.methods(cells().assign(mean=20.0))):
         low, high = panels(figure)[0].get_ylim()
         assert high - low >= 4
+
+
+def test_panels_share_an_axis_that_holds_the_points_of_all() -> None:
+    high = varied().assign(mean=75.0, panel="ResNet-20")
+    low = varied().assign(mean=45.0, panel="ConvNet")
+    step, dirichlet = cells().assign(mean=75.0), cells().assign(mean=45.0, partition="Dirichlet")
+    for figure in (draw(pd.concat([high, low]), panel="panel"), plots.methods(pd.concat([step, dirichlet]))):
+        for axes in panels(figure):
+            bottom, top = axes.get_ylim()
+            assert bottom < 45 < 75 < top

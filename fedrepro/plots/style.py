@@ -77,7 +77,8 @@ def shades(names: Sequence[str]) -> Mapping[str, Look]:
     """
     if len(names) > 10:
         raise ValueError(f"shades are for at most 10 names, got {len(names)}")
-    colours, markers = sns.color_palette("colorblind", 10), ("o", "s", "^", "D", "v", "P", "X", "p", "h", "*")
+    colours = [sns.color_palette("colorblind", 10)[place] for place in (2, 4, 5, 9, 6, 1, 8, 3, 0, 7)]
+    markers = ("s", "^", "v", "P", "X", "p", "h", "*", "o", "D")  # not FedAvg's blue circle first
     new = {name: Look(to_hex(c), m, "-") for name, c, m in zip(names, colours, markers, strict=False)}
     return {name: LOOKS.get(name, found) for name, found in new.items()} | dict(LOOKS)
 

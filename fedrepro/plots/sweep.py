@@ -95,7 +95,7 @@ def sweep(
         axes.set_xticks([], minor=True)
         axes.grid(visible=False, axis="x")
         axes.margins(x=0.08)
-        widen(axes)
+    widen(grid[0, 0])  # of all panels: they share the axis
     grid[0, 0].set_ylabel("test accuracy (%)")
     handles = []
     for name in names:

@@ -128,7 +128,7 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
         axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=INK)
         axes.grid(visible=False, axis="x")
         axes.label_outer()
-        widen(axes)
+    widen(grid[0, 0])  # of all panels: they share the axis
     handles = []
     for name in names:
         colour, marker, _ = look(name, looks)
