@@ -159,7 +159,8 @@ def seeds(
         axes.errorbar(
             values.mean(), place + 0.24, xerr=half, fmt=marker, color=ink(colour), markersize=5.5, zorder=3
         )
-        said = f"{values.mean():.1f} ± {half:.1f}" if half else f"{values.mean():.1f}"
+        sign = "+" if origin is not None else "-"  # differences show that they are more
+        said = f"{values.mean():{sign}.1f}".replace("-", "−") + (f" ± {half:.1f}" if half else "")
         axes.text(1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour))
         if name in (paper or {}):
             value = (paper or {})[name]
