@@ -135,7 +135,7 @@ class Sgd:
     one (SCAFFOLD's).
 
     Weight decay acts on weights only (tensors of two or more axes), not on biases or BatchNorm
-    parameters, as in FedBE's released code.
+    parameters, as in FedBE's released code (for clients; its student decays all parameters).
 
     Args:
         lr: learning rate per step, [T] (the same for every member).

@@ -135,7 +135,7 @@ def step_shards(
     The sorted images are cut into clients * shards_each equal shards, dealt out at random: a client may get the
     same class twice. On top comes a fixed number of images of every class, different for each client but still in
     the shards as well, so clients share images, and one may hold an image twice. The code draws its
-    server's images at random, not class by class; that is not followed here.
+    server's images at random and takes them out of the shards afterwards; here they are gone before.
 
     Args:
         labels: class of each image, integers [N].

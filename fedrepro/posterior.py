@@ -91,8 +91,8 @@ class Gaussian:
     Args:
         samples: number of teachers M, >= 0; FedBE uses 10.
         buffers: BatchNorm statistics of a sample, on which the paper is silent: "average" (the weighted mean
-            of the clients'), "sample" (drawn like the weights, variances kept positive, as the released code
-            does) or "recalibrate" (recomputed on the public images).
+            of the clients'), "sample" (drawn like the weights, as the released code does, but with variances kept
+            positive) or "recalibrate" (recomputed on the public images).
     """
 
     samples: int
@@ -125,7 +125,8 @@ class GaussianOfficial:
 
     Tensor by tensor, with d_i = w_i - w_start and u_i = d_i / ||d_i||: mean and variance of u over the clients
     without weights, the variance at least 1e-5; u = mean + noise_scale sqrt(var) eps and
-    w = w_start + step u mean_i ||d_i||. BatchNorm statistics are treated as weights.
+    w = w_start + step u mean_i ||d_i||. BatchNorm statistics are treated as weights;
+    here, not in the code, drawn variances are kept positive.
 
     Args:
         samples: number of teachers M, >= 0.

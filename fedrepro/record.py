@@ -125,7 +125,7 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
     """Let one process at a time read and rewrite an item's files; the lock's file lies outside of them."""
-    name = f"fedrepro-{digest(str(place.absolute()))}.lock"
+    name = f"fedrepro-{digest(str(place.resolve()))}.lock"
     with FileLock(Path(tempfile.gettempdir()) / name):
         yield
 

@@ -59,12 +59,14 @@ def recorded_seconds(setting: Setting, throughput: Path) -> pd.DataFrame:
         throughput: a file of `fedrepro bench`. Of several measurements of a device the fastest counts.
 
     Returns:
-        Columns what (`PREDICT`, `DISTILL`), device and seconds; no line where nothing was recorded.
+        Columns what (`PREDICT`, `DISTILL`), device (with the precision of its convolutions, which is not asked
+        to be the setting's) and seconds; no line where nothing was recorded.
     """
     images = {PREDICT: setting.public_images, DISTILL: setting.public_images * setting.distill_epochs}
     metrics = {PREDICT: "predict_images_per_s", DISTILL: "distill_images_per_s"}
     table = pd.read_csv(throughput)
     table = table[table["model"] == setting.model]
+    table = table.assign(device=table["device"] + ", " + table["precision"])
     lines = []
     for what, metric in metrics.items():
         fastest = table[table["metric"] == metric].groupby("device")["value"].max()

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,8 +36,16 @@ def declare(**neutral: Any) -> None:
     """
     fields = {f.name for f in dataclasses.fields(Setting)}
     for name, value in neutral.items():
-        if name in fields or OPTIONS.setdefault(name, value) != value:
+        known = OPTIONS.get(name, value)
+        if name in fields or type(known) is not type(value) or known != value:
             raise ValueError(f"the option {name!r} is declared already")
+    OPTIONS.update(neutral)
+
+
+def options() -> dict[str, Any]:
+    """Return the options that the stages of all methods declared, with their neutral values."""
+    importlib.import_module("fedrepro.methods")  # whoever only reads settings has not imported the stages
+    return OPTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +159,7 @@ class Setting:
     def types(cls) -> dict[str, Any]:
         """Return the type of every value by its name: the fields, then the options that stages declared."""
         fields = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "options"}
-        return fields | {name: type(value) for name, value in OPTIONS.items()}
+        return fields | {name: type(value) for name, value in options().items()}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Setting":
@@ -165,7 +174,7 @@ class Setting:
         for name in values:
             if name not in names:
                 raise ValueError(f"unknown setting {name!r}{nearest(name, names)}")
-        values = {**NEUTRAL, **OPTIONS, **values}
+        values = {**NEUTRAL, **options(), **values}
         missing = [name for name in names if name not in values]
         if missing:
             raise ValueError(f"settings without a value: {', '.join(missing)}")
@@ -177,8 +186,8 @@ class Setting:
             if type(value) is not kind:
                 raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r}")
             typed[name] = value
-        options = {name: typed.pop(name) for name in sorted(OPTIONS)}
-        return cls(**typed, options=tuple(item for item in options.items() if item[1] != OPTIONS[item[0]]))
+        chosen = {name: typed.pop(name) for name in sorted(OPTIONS)}
+        return cls(**typed, options=tuple(item for item in chosen.items() if item[1] != OPTIONS[item[0]]))
 
     def __post_init__(self) -> None:
         """Check the ranges that no stage checks for itself."""
@@ -206,17 +215,18 @@ class Setting:
         Raises:
             ValueError: for an option that no stage declared, with the nearest real one.
         """
-        if name not in OPTIONS:
+        if name not in options():
             raise ValueError(f"unknown option {name!r}{nearest(name, list(OPTIONS))}")
         return dict(self.options).get(name, OPTIONS[name])
 
     def asdict(self) -> dict[str, Any]:
         """Return the plain values, name -> value."""
-        return {name: self.option(name) if name in OPTIONS else getattr(self, name) for name in self.types()}
+        names = self.types()
+        return {name: self.option(name) if name in OPTIONS else getattr(self, name) for name in names}
 
     def hashed(self) -> dict[str, Any]:
         """Return the values that a run's key depends on: all but those that are at their neutral value."""
-        neutral = {**NEUTRAL, **OPTIONS}
+        neutral = {**NEUTRAL, **options()}
         return {n: v for n, v in self.asdict().items() if n not in neutral or v != neutral[n]}
 
     @property

@@ -155,7 +155,8 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
     folders = list(folders)
     made = _records(paper, item, scale, folders)
     gains = paper.items[item].gains if item in paper.items else ()
-    return pd.concat([made, *(_gain(gain, paper, scale, folders) for gain in gains)], ignore_index=True)
+    tables = [made, *(_gain(gain, paper, scale, folders) for gain in gains)]
+    return pd.concat(tables).sort_values(["row", "column", "seed"], ignore_index=True)
 
 
 def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
@@ -166,7 +167,9 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
         for table in [_records(paper, item, scale, folders)]
     )
     upper = upper[upper.index.isin(lower.index)]
-    found = upper.assign(row=gain.row, result=upper["result"] - lower["result"].reindex(upper.index))
+    lower = lower.reindex(upper.index)
+    found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
+    found["settings"] = np.maximum(upper["settings"], lower["settings"])
     return found.reset_index()
 
 
@@ -176,7 +179,7 @@ def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd
         return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
     texts = dict.fromkeys(["row", "column", "setting_key", "commit", "date"], str)
     table = pd.concat(read).dropna(subset=["result"]).astype(texts | {"result": float})
-    table = table.drop_duplicates(["row", "column", "seed"], keep="last")
+    table = table.drop_duplicates(["row", "column", "setting_key", "seed"], keep="last")
     table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
     by = ["row", "column", "setting_key"]
     groups = table.groupby(by, as_index=False).agg(seeds=("seed", "size"), newest=("date", "max"))

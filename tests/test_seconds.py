@@ -19,20 +19,20 @@ PAPER = papers.load("fedbe").cells("text_numbers", "paper")[0].setting
 
 def test_images_over_images_per_second(tmp_path: Path) -> None:
     lines = [
-        ("card", "resnet20", "predict_images_per_s", 4000.0),
-        ("card", "resnet20", "predict_images_per_s", 5000.0),  # the fastest counts
-        ("card", "resnet20", "distill_images_per_s", 1000.0),
-        ("card", "resnet20", "train_images_per_s", 1.0),
-        ("card", "convnet", "distill_images_per_s", 9999.0),
-        ("old", "resnet20", "distill_images_per_s", 100.0),
+        ("card", "bfloat16", "resnet20", "predict_images_per_s", 4000.0),
+        ("card", "bfloat16", "resnet20", "predict_images_per_s", 5000.0),  # the fastest counts
+        ("card", "bfloat16", "resnet20", "distill_images_per_s", 1000.0),
+        ("card", "bfloat16", "resnet20", "train_images_per_s", 1.0),
+        ("card", "bfloat16", "convnet", "distill_images_per_s", 9999.0),
+        ("old", "float32", "resnet20", "distill_images_per_s", 100.0),
     ]
     file = tmp_path / "throughput.csv"
-    pd.DataFrame(lines, columns=["device", "model", "metric", "value"]).to_csv(file)
+    pd.DataFrame(lines, columns=["device", "precision", "model", "metric", "value"]).to_csv(file)
     # 10,000 public images once; 20 epochs of them.
     assert recorded_seconds(PAPER, file).values.tolist() == [
-        [PREDICT, "card", 2.0],
-        [DISTILL, "card", 200.0],
-        [DISTILL, "old", 2000.0],
+        [PREDICT, "card, bfloat16", 2.0],
+        [DISTILL, "card, bfloat16", 200.0],
+        [DISTILL, "old, float32", 2000.0],
     ]
 
 

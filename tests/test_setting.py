@@ -2,6 +2,9 @@
 
 import ast
 import dataclasses
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +238,19 @@ class TestOptions:
             with pytest.raises(ValueError, match=f"the option '{name}' is declared already"):
                 declare(**{name: 0.5})
         assert OPTIONS["proximal_mu"] == 0.0
+
+    def test_declaring_is_all_or_nothing_and_keeps_the_type(self) -> None:
+        with pytest.raises(ValueError, match="'rounds' is declared already"):
+            declare(another=1, rounds=3)
+        assert "another" not in OPTIONS
+        with pytest.raises(ValueError, match="'proximal_mu' is declared already"):
+            declare(proximal_mu=0)
+
+    def test_options_are_known_where_only_settings_are_read(self) -> None:
+        text = json.dumps(tiny.setting(proximal_mu=0.1).asdict())
+        code = f"import json; from fedrepro.setting import Setting; print(Setting.of(json.loads({text!r})).key)"
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == tiny.setting(proximal_mu=0.1).key
 
     def test_an_unknown_option(self) -> None:
         with pytest.raises(ValueError, match=r"unknown option 'proximal_my' \(did you mean 'proximal_mu'"):

@@ -221,6 +221,12 @@ class TestComparison:
         assert (line.recorded_mean, line.recorded_seeds) == (61.0, 2)
         assert line.note == "paper scale has records of 2 settings, used is k (2 seeds)"
 
+    def test_another_setting_in_a_later_folder_takes_no_seed_away(self, write: Write) -> None:
+        earlier = write(results(60.0, 61.0, 62.0), folder="figures")
+        later = write([{"seed": 0, "result": 10.0, "setting_key": "other"}], folder="results")
+        line = only(comparison(paper_with({}), "t", [earlier, later]))
+        assert (line.recorded_mean, line.recorded_seeds) == (61.0, 3)
+
     def test_of_settings_with_as_many_seeds_the_newest(self, write: Write) -> None:
         other = [{"seed": 7, "result": 10.0, "setting_key": "a", "date": "2026-05-05"}]
         line = only(comparison(paper_with({"note": "first"}), "t", [write(results(60.0) + other)]))

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-import fedrepro.methods  # noqa: F401 (its stages declare the options that papers set)
 from fedrepro.setting import Setting, nearest
 
 FOLDER = Path(__file__).parent
