@@ -11,7 +11,7 @@ from fedrepro.architecture import Architecture
 from fedrepro.data import Data, data_root, load, resized, spec_of
 from fedrepro.federation import Federation
 from fedrepro.rng import numpy_generator
-from fedrepro.setting import Setting, nearest
+from fedrepro.setting import Setting, pick
 from fedrepro.swiss_roll import swiss_roll
 
 
@@ -109,9 +109,7 @@ def split(setting: Setting, labels: np.ndarray, seed: int) -> tuple[list[np.ndar
         "iid": lambda: partition.iid(labels[rest], clients=setting.clients, rng=rng),
         "central": lambda: [np.arange(len(rest))],
     }
-    if setting.partition not in choices:
-        raise ValueError(f"unknown partition {setting.partition!r}{nearest(setting.partition, list(choices))}")
-    return [rest[part] for part in choices[setting.partition]()], held
+    return [rest[part] for part in pick("partition", setting.partition, choices)()], held
 
 
 def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:

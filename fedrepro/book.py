@@ -70,10 +70,13 @@ class Book:
 
     def setting(self, *labels: str) -> Setting:
         """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
-        for cell in self.cells:
+        return self._setting(self.scale, self.cells, labels)
+
+    def _setting(self, scale: str, cells: Sequence[Cell], labels: Sequence[str]) -> Setting:
+        for cell in cells:
             if set(labels) <= set(cell.labels.values()):
                 return cell.setting
-        raise ValueError(f"no cell of {self.item.key} at scale {self.scale} has the labels {labels}")
+        raise ValueError(f"no cell of {self.item.key} at scale {scale} has the labels {labels}")
 
     def federation(self, setting: Setting, seed: int = 0) -> Federation:
         """Build the federation of a setting on this book's device."""
@@ -217,12 +220,12 @@ class Book:
 
         Drawing the samples is timed here and now; the rest is what `fedrepro bench` recorded on other devices.
         """
-        cell = next(c for c in self.paper.cells(self.item.name, "paper") if set(labels) <= set(c.labels.values()))
-        here = posterior_seconds(cell.setting, self.federation(self.setting(*labels)))
+        full = self._setting("paper", self.paper.cells(self.item.name, "paper"), labels)
+        here = posterior_seconds(full, self.federation(self.setting(*labels)))
         printed = self.paper.reported.query("item == @self.item.name and metric == 'seconds'")
         what = printed["row"].str.partition("/")[2]
         lines = [*zip(what, printed["column"], printed["mean"]), (BUILD, f"here ({self.device})", here)]
-        own = recorded_seconds(cell.setting, paths.recorded_folder() / "performance" / "throughput.csv")
+        own = recorded_seconds(full, paths.recorded_folder() / "performance" / "throughput.csv")
         found = pd.concat([pd.DataFrame(lines, columns=own.columns), own])
         table = found.pivot(index="what", columns="device", values="seconds")
         return table.reindex(index=found["what"].unique(), columns=found["device"].unique())

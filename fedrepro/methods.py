@@ -16,7 +16,7 @@ from fedrepro.plan import NO_AUGMENT, Augment, Participants, Sample
 from fedrepro.posterior import Average, Clients, Dirichlet, Gaussian, GaussianOfficial, Nobody, Teach, Union
 from fedrepro.rng import Streams
 from fedrepro.server import BySize, Momentum, Replace, Uniform
-from fedrepro.setting import Setting, nearest
+from fedrepro.setting import Setting, pick
 from fedrepro.state import State
 from fedrepro.swiss_roll import ARMS
 
@@ -71,10 +71,7 @@ def weigh(setting: Setting) -> BySize | Uniform:
         ValueError: for unknown shares.
     """
     choices: dict[str, BySize | Uniform] = {"by_size": BySize(), "uniform": Uniform()}
-    shares = setting.option("client_shares")
-    if shares not in choices:
-        raise ValueError(f"unknown client_shares {shares!r}{nearest(shares, list(choices))}")
-    return choices[shares]
+    return pick("client_shares", setting.option("client_shares"), choices)
 
 
 def replace(setting: Setting) -> Replace:
@@ -107,9 +104,7 @@ def posterior(setting: Setting) -> Teach:
             samples=setting.samples, dirichlet_alpha=setting.dirichlet_alpha, buffers="sample", by_size=False
         ),
     }
-    if setting.posterior not in choices:
-        raise ValueError(f"unknown posterior {setting.posterior!r}{nearest(setting.posterior, list(choices))}")
-    return choices[setting.posterior]()
+    return pick("posterior", setting.posterior, choices)()
 
 
 def teachers(setting: Setting) -> Teach:
@@ -341,6 +336,4 @@ def build(setting: Setting) -> Method:
     Raises:
         ValueError: for an unknown method, with the nearest real name.
     """
-    if setting.method not in METHODS:
-        raise ValueError(f"unknown method {setting.method!r}{nearest(setting.method, list(METHODS))}")
-    return METHODS[setting.method](setting)
+    return pick("method", setting.method, METHODS)(setting)

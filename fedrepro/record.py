@@ -116,7 +116,7 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
             _merge(names[1], rounds, ["row", "column", "seed", "round"]),
         ]
         for path, table in zip(names, tables):
-            write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+            _write_table(path, table)
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
         _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
     return names
@@ -154,9 +154,13 @@ def write_values(
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
     with _alone(folder / item):
         table = _merge(names[0], fresh, ["row", "column", "seed"])
-        write_atomically(names[0], table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+        _write_table(names[0], table)
         _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
     return names
+
+
+def _write_table(path: Path, table: pd.DataFrame) -> None:
+    write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
 
 
 def _write_settings(path: Path, fresh: dict[str, Any], used: set[str]) -> None:

@@ -7,7 +7,9 @@ import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # A setting that came later than others has here the value that stands for "as before it existed". It then does
 # not count in the hash, so runs and records from before keep their keys.
@@ -215,14 +217,13 @@ class Setting:
         Raises:
             ValueError: for an option that no stage declared, with the nearest real one.
         """
-        if name not in options():
-            raise ValueError(f"unknown option {name!r}{nearest(name, list(OPTIONS))}")
-        return dict(self.options).get(name, OPTIONS[name])
+        return dict(self.options).get(name, pick("option", name, options()))
 
     def asdict(self) -> dict[str, Any]:
         """Return the plain values, name -> value."""
-        names = self.types()
-        return {name: self.option(name) if name in OPTIONS else getattr(self, name) for name in names}
+        values = dict(vars(self))
+        chosen = dict(values.pop("options"))
+        return values | options() | chosen
 
     def hashed(self) -> dict[str, Any]:
         """Return the values that a run's key depends on: all but those that are at their neutral value."""
@@ -235,6 +236,17 @@ class Setting:
         values = self.hashed()
         del values["precision"]
         return digest(values)
+
+
+def pick(what: str, name: str, choices: Mapping[str, T]) -> T:
+    """Return the choice of a name.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest real one.
+    """
+    if name not in choices:
+        raise ValueError(f"unknown {what} {name!r}{nearest(name, list(choices))}")
+    return choices[name]
 
 
 def nearest(name: str, names: list[str] | tuple[str, ...]) -> str:

@@ -1,15 +1,14 @@
 """Pictures of one value varied: accuracy against a number of samples, of epochs, of layers, a learning rate."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import ordered, require, scale_of
 from fedrepro.plots.style import LOOKS, PAPER, Look, Picture, drawn, heading, ink, note, widen
-from fedrepro.plots.tables import FILLS, source_handles
+from fedrepro.plots.tables import FILLS, method_handle, source_handles
 
 
 def _look(name: str, looks: Mapping[str, Look]) -> Look:
@@ -99,13 +98,8 @@ def sweep(
     grid[0, 0].set_ylabel("test accuracy (%)")
     handles = []
     for name in names:
-        colour, marker, _ = _look(name, looks)
-        shown: dict[str, Any] = {"color": colour, "linestyle": dashes[name]}
-        if sources == ["paper"]:
-            shown |= {"color": PAPER, "markerfacecolor": "none"}
-        elif dashes[name] == "--":
-            shown |= {"markerfacecolor": "white"}
-        handles.append(Line2D([], [], marker=marker, label=name, **shown))
+        face = {"markerfacecolor": "white"} if dashes[name] == "--" else {}
+        handles.append(method_handle(name, _look(name, looks), sources, linestyle=dashes[name], **face))
     handles += source_handles(sources, points, "\n")
     figure.legend(handles=handles, loc="outside right upper", labelspacing=0.7, handlelength=2.6)
     return figure

@@ -69,6 +69,14 @@ def points(axes: Axes, x: Any, cells: pd.DataFrame, appearance: Look, source: st
     )
 
 
+def method_handle(name: str, found: Look, sources: list[str], **options: Any) -> Line2D:
+    """Return the legend's handle for a method: in its colour, or grey and open where only the paper's is drawn."""
+    options = {"color": found.colour} | options
+    if sources == ["paper"]:
+        options |= {"color": PAPER, "markerfacecolor": "none"}
+    return Line2D([], [], marker=found.marker, label=name, **options)
+
+
 def source_handles(sources: list[str], cells: pd.DataFrame, join: str) -> list[Line2D]:
     """Return the legend's handles for the sources, drawn as `points` draws them."""
     handles = []
@@ -131,11 +139,7 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
     widen(grid[0, 0])  # of all panels: they share the axis
     handles = []
     for name in names:
-        colour, marker, _ = look(name, looks)
-        shown: dict[str, Any] = {"color": colour}
-        if sources == ["paper"]:
-            shown = {"color": PAPER, "markerfacecolor": "none"}
-        handles.append(Line2D([], [], linestyle="none", marker=marker, label=name, **shown))
+        handles.append(method_handle(name, look(name, looks), sources, linestyle="none"))
     for source in ordered(central["source"], ("paper",)):
         handles.append(Line2D([], [], label=f"Centralized,\n{source}", **central_line(source)))
     handles += source_handles(sources, cells, "\n")
