@@ -283,8 +283,11 @@ class Book:
         return pd.DataFrame(shown, columns=["stage", "what", "shape"]).set_index("stage")
 
     def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
-        """Return the committed records of this item at a scale, with the cells' labels as columns."""
-        committed = record.read(self.folders[0], self.item.key, scale, rounds=rounds)
+        """Return the committed records of this item at a scale, with the cells' labels as columns.
+
+        Of a cell recorded in several precisions only the one with the most seeds is taken.
+        """
+        committed = record.in_one_precision(record.read(self.folders[0], self.item.key, scale, rounds=rounds))
         if rounds:
             committed = committed.dropna(subset=["accuracy"])
         return self._labelled(committed)

@@ -4,7 +4,8 @@
     <folder>/<paper>/<item>/<scale>_rounds.csv     one line per run and round
     <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
 
-Scales have files of their own, so a result of a smaller scale can never replace one of a larger.
+Scales have files of their own, so a result of a smaller scale can never replace one of a larger; nor does a run
+in one precision replace that in another.
 """
 
 import contextlib
@@ -37,10 +38,11 @@ RUN_COLUMNS = [
 ]
 ROUND_COLUMNS = [
     *("row", "column", "seed", "round", "accuracy", "average_accuracy", "teacher_accuracy"),
-    *("train_loss", "distill_loss", "seconds"),
+    *("train_loss", "distill_loss", "seconds", "precision"),
 ]
 
-FIRST_ENGINE = "plain"  # the only one when records did not name it
+FIRST = {"engine": "plain", "precision": "float32"}  # the only ones when records did not name them
+BY = ["row", "column", "seed", "precision"]  # what one line of `<scale>.csv` is the result of
 TEXT = dict.fromkeys(
     ("row", "column", "setting_key", "key", "commit", "split", "torch", "date"), str
 )  # never numbers
@@ -65,13 +67,14 @@ def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[st
     }
     row |= {name: last.get(name) for name in RUN_COLUMNS if name.endswith("accuracy") and name in last}
     row |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
-    return row | {"engine": where.get("engine", FIRST_ENGINE)}
+    return row | {"engine": where.get("engine", FIRST["engine"])}
 
 
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a run's lines of `<scale>_rounds.csv`."""
     facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
-    rows = [facts | {name: row.get(name) for name in ROUND_COLUMNS[3:]} for row in record["rows"]]
+    facts |= {"precision": record["setting"]["precision"]}
+    rows = [{name: row.get(name) for name in ROUND_COLUMNS} | facts for row in record["rows"]]
     return [row | {"round": int(row["round"])} for row in rows]
 
 
@@ -79,10 +82,7 @@ def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Put fresh lines into a file's: all old lines of the runs that are fresh give way."""
     fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
-        old = pd.read_csv(path, dtype=TEXT)
-        if "engine" in fresh and "engine" not in old:
-            old["engine"] = FIRST_ENGINE
-        old = old.reindex(columns=fresh.columns)
+        old = _read(path, list(fresh.columns))
         runs = [name for name in by if name != "round"]
         old = old[~pd.MultiIndex.from_frame(old[runs]).isin(pd.MultiIndex.from_frame(fresh[runs]))]
         fresh = pd.concat([old, fresh], ignore_index=True) if len(old) else fresh
@@ -112,8 +112,8 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
     names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
     with _alone(place):
         tables = [
-            _merge(names[0], runs, ["row", "column", "seed"]),
-            _merge(names[1], rounds, ["row", "column", "seed", "round"]),
+            _merge(names[0], runs, BY),
+            _merge(names[1], rounds, [*BY, "round"]),
         ]
         for path, table in zip(names, tables):
             _write_table(path, table)
@@ -149,11 +149,11 @@ def write_values(
     }
     facts |= {"precision": setting.precision}
     facts |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
-    facts |= {"engine": where.get("engine", FIRST_ENGINE)}
+    facts |= {"engine": where.get("engine", FIRST["engine"])}
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
     with _alone(folder / item):
-        table = _merge(names[0], fresh, ["row", "column", "seed"])
+        table = _merge(names[0], fresh, BY)
         _write_table(names[0], table)
         _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
     return names
@@ -175,4 +175,19 @@ def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.Dat
     path = folder / item / (f"{scale}_rounds.csv" if rounds else f"{scale}.csv")
     if not path.exists():
         return pd.DataFrame(columns=ROUND_COLUMNS if rounds else RUN_COLUMNS)
-    return pd.read_csv(path, dtype=TEXT)
+    return _read(path, ROUND_COLUMNS if rounds else RUN_COLUMNS)
+
+
+def _read(path: Path, columns: list[str]) -> pd.DataFrame:
+    table = pd.read_csv(path, dtype=TEXT)
+    older = {name: value for name, value in FIRST.items() if name not in table}
+    return table.assign(**older).reindex(columns=columns)
+
+
+def in_one_precision(table: pd.DataFrame) -> pd.DataFrame:
+    """Keep of every cell (row, column) the precision with the most seeds, float32 if several have as many."""
+    by = ["row", "column", "precision"]
+    seeds = table.groupby(by, as_index=False).agg(seeds=("seed", "nunique"))
+    seeds["full"] = seeds["precision"] == FIRST["precision"]
+    best = seeds.sort_values(["seeds", "full"]).drop_duplicates(by[:2], keep="last")
+    return table[pd.MultiIndex.from_frame(table[by]).isin(pd.MultiIndex.from_frame(best[by]))]

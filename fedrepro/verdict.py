@@ -149,8 +149,8 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
 
     Returns:
         The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
-        has records of. Only runs of one of them are there: that with the most seeds, then the newest. A cell
-        that is a gain has a line for each seed that both of its cells have.
+        has records of. Only runs of one of them are there: that with the most seeds, then in float32, then
+        the newest. A cell that is a gain has a line for each seed that both of its cells have.
     """
     folders = list(folders)
     made = _records(paper, item, scale, folders)
@@ -182,8 +182,11 @@ def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd
     table = table.drop_duplicates(["row", "column", "setting_key", "seed"], keep="last")
     table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
     by = ["row", "column", "setting_key"]
-    groups = table.groupby(by, as_index=False).agg(seeds=("seed", "size"), newest=("date", "max"))
-    best = groups.sort_values(["seeds", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
+    groups = table.groupby(by, as_index=False).agg(
+        seeds=("seed", "size"), precision=("precision", "first"), newest=("date", "max")
+    )
+    groups["full"] = groups["precision"] == record.FIRST["precision"]
+    best = groups.sort_values(["seeds", "full", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
     return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)
 
 

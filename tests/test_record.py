@@ -103,6 +103,31 @@ def test_runs_are_merged_by_row_column_and_seed(tmp_path: Path) -> None:
     assert list(rounds["accuracy"]) == [50.0, 51.0, 80.0, 81.0, 50.0, 51.0, 50.0, 51.0]
 
 
+def test_a_run_in_another_precision_replaces_none(tmp_path: Path) -> None:
+    cell = CELLS[0]
+    half = Cell(ITEM, cell.labels, cell.row, cell.column, cell.setting.with_(precision="bfloat16"))
+    record.write(tmp_path, ITEM, "smoke", [run(cell), run(cell, seed=1)])
+    record.write(tmp_path, ITEM, "smoke", [run(half, accuracy=30.0)])
+    table = record.read(tmp_path, ITEM, "smoke")
+    found = sorted(zip(table["precision"], table["seed"], table["result"]))
+    assert found == [("bfloat16", 0, 31.0), ("float32", 0, 51.0), ("float32", 1, 51.0)]
+    rounds = record.read(tmp_path, ITEM, "smoke", rounds=True)
+    assert len(rounds) == 6
+    for lines in (table, rounds, table[table["seed"] == 0]):
+        assert set(record.in_one_precision(lines)["precision"]) == {"float32"}
+    alone = table[table["precision"] == "bfloat16"]
+    assert record.in_one_precision(alone)["result"].tolist() == [31.0]
+
+
+def test_files_from_before_precisions_were_told_apart_are_float32(tmp_path: Path) -> None:
+    record.write(tmp_path, ITEM, "smoke", [run(), run(seed=1)])
+    path = tmp_path / ITEM / "smoke_rounds.csv"
+    pd.read_csv(path).drop(columns="precision").to_csv(path, index=False)
+    assert list(record.read(tmp_path, ITEM, "smoke", rounds=True)["precision"]) == ["float32"] * 4
+    record.write(tmp_path, ITEM, "smoke", [run()])
+    assert list(record.read(tmp_path, ITEM, "smoke", rounds=True)["precision"]) == ["float32"] * 4
+
+
 def test_the_rounds_of_a_replaced_run_all_go(tmp_path: Path) -> None:
     record.write(tmp_path, ITEM, "smoke", [run(rounds=4), run(seed=1, rounds=3)])
     record.write(tmp_path, ITEM, "smoke", [run(rounds=2)])

@@ -233,6 +233,14 @@ class TestComparison:
         assert line.recorded_mean == 10.0
         assert line.note == "first; paper scale has records of 2 settings, used is a (1 seed)"
 
+    def test_of_precisions_with_as_many_seeds_float32(self, write: Write) -> None:
+        full = results(60.0, precision="float32")
+        half = results(10.0, precision="bfloat16", setting_key="half", date="2026-05-05")
+        line = only(comparison(paper_with({}), "t", [write(full + half)]))
+        assert line.recorded_mean == 60.0
+        half += [{**half[0], "seed": 1, "result": 20.0}]
+        assert only(comparison(paper_with({}), "t", [write(full + half)])).recorded_mean == 15.0
+
     def test_cells_beyond_the_papers_come_last_and_are_not_judged(self, write: Write) -> None:
         lines = results(50.0, row="B", column="y") + results(70.0)
         table = comparison(paper_with({}), "t", [write(lines)])
