@@ -24,6 +24,7 @@ PEERS = (  # script, in bfloat16 as well
     ("torch_channels_last", True),
     ("torch_compile", True),
     ("torch_processes", True),
+    ("torch_vmap", True),
     ("run_fedbe", False),
     ("run_fedlab", False),
     ("run_pfl", True),

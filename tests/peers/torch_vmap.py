@@ -1,0 +1,43 @@
+"""All clients in one program: vmap(grad(functional_call)) over their stacked weights, channels-last images."""
+
+import torch
+import torch.nn.functional as F
+from peer_common import LR, MOMENTUM, Skipped, Work, main
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch_loops import copied, in_memory
+
+State = dict[str, Tensor]
+
+
+def prepare(work: Work):
+    if work.images % work.batch:
+        raise Skipped("vmap takes batches of one size: images must be a multiple of the batch")
+    module, batches = work.module(), in_memory(work, channels_last=True)
+    names = [name for name, _ in module.named_parameters()]
+    held = [copied(module)]
+
+    def loss(weights: State, rest: State, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(work.device, torch.bfloat16, enabled=work.amp):
+            logits = functional_call(module, weights | rest, (x,))
+        return F.cross_entropy(logits.float(), y)
+
+    gradients = vmap(grad(loss))  # BatchNorm updates the statistics in `rest` in place
+
+    def round(number: int) -> None:
+        stacks = {n: value.expand(work.clients, *value.shape).clone() for n, value in held[0].items()}
+        weights = {name: stacks[name] for name in names}
+        rest = {name: value for name, value in stacks.items() if name not in weights}
+        velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
+        for step in zip(*(batches(number, client) for client in range(work.clients))):
+            x, y = (torch.stack(parts) for parts in zip(*step))
+            for name, gradient in gradients(weights, rest, x, y).items():
+                velocity[name].mul_(MOMENTUM).add_(gradient)
+                weights[name].sub_(velocity[name], alpha=LR)
+        held[0] = {n: v.mean(0) if v.is_floating_point() else v.amax(0) for n, v in stacks.items()}
+
+    return round, lambda: torch.cat([held[0][name].reshape(-1) for name in names]), {}
+
+
+if __name__ == "__main__":
+    main("torch_vmap", prepare)
