@@ -47,6 +47,7 @@ def add_options(command: argparse.ArgumentParser, *, whole: Callable, seconds: C
     )
     add("--budget", type=seconds, metavar="3m", help="time for everything; default: 3m on CUDA, else 35s")
     add("--scan", choices=SCANS, metavar="WHAT", help="also measure over clients, batch, depth or distill")
+    add("--profile", action="store_true", help="also tell where the time of a training step goes")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--out", type=Path, metavar="DIR", help="write bench.json, add lines to throughput.csv")
     add("--part", choices=("lead", "other"), help=argparse.SUPPRESS)  # one engine's process among several
@@ -83,7 +84,7 @@ class Session:
                 torch.cuda.empty_cache()
         return None
 
-    def run(self, *, scan: str | None, round: bool) -> dict[str, Any]:
+    def run(self, *, scan: str | None, round: bool, profile: bool = False) -> dict[str, Any]:
         """Measure everything; returns name -> plain values."""
         bench, cuda, costs = self.bench, self.sizes.device == "cuda", {}
         scale = 0.5 if scan else 1.0
@@ -101,6 +102,8 @@ class Session:
         self.result["peak_memory_bytes"] = torch.cuda.max_memory_allocated() if cuda else resident()
         exact = not reason(self.engine, self.sizes, "float64")
         self.result |= self.attempt("difference", 1.0, lambda *_: bench.difference(exact=exact)) or {}
+        if profile:
+            self.result["profile"] = self.attempt("profile", 1.0, lambda *_: bench.profile()) or {}
         if round and len(costs) == len(METRICS):
             played = self.attempt("round", 1.0, lambda _, left: bench.round(left * scale, costs), optional=True)
             if played is not None:
@@ -148,6 +151,7 @@ def alone(engine: str, sizes: Sizes, options: argparse.Namespace, end: float, *,
     for name, value in (named | {"precision": sizes.precision}).items():
         words += [f"--{name}", str(value)]
     words += ["--scan", options.scan] if options.scan else []
+    words += ["--profile"] if options.profile else []
     words += ["--part", "lead" if lead else "other"]
     nothing: dict[str, Any] = {"engines": {}, "left_out": [], "notes": []}
     try:
@@ -201,7 +205,9 @@ def bench(options: argparse.Namespace) -> dict[str, Any]:
         else:
             session = Session(engine, sizes, until)
             with contextlib.redirect_stdout(sys.stderr):
-                found["engines"][engine] = session.run(scan=options.scan, round=options.part != "other")
+                found["engines"][engine] = session.run(
+                    scan=options.scan, round=options.part != "other", profile=options.profile
+                )
             for name in ("failed", "left_out", "notes"):
                 found[name] += getattr(session, name)
     if roof is None:

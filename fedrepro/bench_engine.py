@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedrepro import methods, papers
 from fedrepro.architecture import Architecture
+from fedrepro.bench_profile import profile
 from fedrepro.bench_timing import DISTILL_BATCH, LeftOutError, Series, Sizes, rate, seconds_of
 from fedrepro.data import Data
 from fedrepro.federation import Federation
@@ -152,6 +153,24 @@ class Bench:
             repeats=s.repeats,
             device=s.device,
         )
+
+    def profile(self, steps: int = 4) -> dict[str, float]:
+        """Return where the time of the clients' steps goes; see `bench_profile.profile`.
+
+        On the CPU it is one client on one core, as each core has one in the `threads` kernel.
+        """
+        s = self.sizes
+        clients, batch = 1 if s.device == "cpu" else s.clients, min(s.batch, s.images)
+        world = self.world(clients, batch * steps, 2)
+        start, plan = world.start(0).take([0] * clients), self.plan(world.parts, steps, batch=batch, epochs=1)
+        sgd = Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+        threads = torch.get_num_threads()
+        try:
+            if s.device == "cpu":
+                torch.set_num_threads(1)
+            return profile(lambda: world.train(start, world.data, world.data.labels, plan, sgd), s.device, steps)
+        finally:
+            torch.set_num_threads(threads)
 
     def difference(self, *, exact: bool) -> dict[str, float]:
         """Compare a few steps with the plain float64 loop on the same plan: largest |difference| of a weight.

@@ -102,6 +102,8 @@ def table(facts: dict[str, Any]) -> str:
             )
         if "peak_memory_bytes" in result:
             lines.append(f"{engine:<8} peak memory {result['peak_memory_bytes'] / 2**20:,.0f} MiB")
+        if result.get("profile"):
+            lines += _profile(engine, result["profile"], facts)
         for point in result.get("scan", []):
             unit = "s" if point["metric"].endswith("_s") and "per" not in point["metric"] else "images/s"
             at = f"{point['model']}, {point['clients']} {'teachers' if point['scan'] == 'distill' else 'clients'}"
@@ -111,6 +113,24 @@ def table(facts: dict[str, Any]) -> str:
     lines += [f"failed: {text}" for text in facts["failed"]]
     lines += [f"skipped: {name}: {why}" for name, why in facts["skipped"].items()]
     return "\n".join(lines)
+
+
+def profile_clients(facts: dict[str, Any]) -> int:
+    """Return of how many clients a profile is: on the CPU it is one client on one core."""
+    return 1 if facts["device"].startswith("cpu") else int(facts["clients"])
+
+
+def _profile(engine: str, found: dict[str, float], facts: dict[str, Any]) -> list[str]:
+    clients = profile_clients(facts)
+    work = facts["floor"]["train_flops"] * clients * min(facts["batch"], facts["images"])
+    parts = [(n[:-2], s) for n, s in found.items() if n.endswith("_s") and n != "step_s"]
+    shares = ", ".join(f"{name} {seconds / found['step_s']:.0%}" for name, seconds in parts)
+    whose = "one client on one core" if clients == 1 else f"{clients} clients"
+    lines = [f"{engine:<8} a step of {whose} {1e3 * found['step_s']:.3g} ms: {shares}"]
+    if found["products_s"]:
+        rate = work / found["products_s"]
+        lines.append(f"{'':<8}   {found['launches']:.0f} launches; products at {rate / 1e9:,.4g} GFLOP/s")
+    return lines
 
 
 def rows(facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -136,6 +156,9 @@ def rows(facts: dict[str, Any]) -> list[dict[str, Any]]:
             out.append(at | {k: own[k] for k in ("value", "min", "max", "repeats")} | {"metric": "round_s"})
             for stage, seconds in result["round"]["stages_s"].items():
                 out.append(at | {"metric": f"round_{stage}_s", "value": seconds})
+        profile = result.get("profile", {})
+        at = mine | {"clients": profile_clients(facts)}
+        out += [at | {"metric": f"profile_{name}", "value": value} for name, value in profile.items()]
         out += [mine | {"metric": name, "value": result[name]} for name in SINGLE if name in result]
         for point in result.get("scan", []):
             metric = f"scan_{point['scan']}_{point['metric']}"

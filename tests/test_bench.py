@@ -12,6 +12,8 @@ import torch
 
 from fedrepro import bench, kernels
 from fedrepro.architecture import Architecture
+from fedrepro.bench_engine import Bench
+from fedrepro.bench_profile import kind
 from fedrepro.bench_report import COLUMNS
 from fedrepro.bench_timing import LeftOutError, Series, Sizes, precision_of, rate
 from fedrepro.cli import main
@@ -80,6 +82,41 @@ def test_one_json_object_and_a_csv(capsys: pytest.CaptureFixture[str], tmp_path:
     assert {row["device"] for row in rows} == {answer["device"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *[("aten::mkldnn_convolution", "products"), ("aten::convolution_backward", "products")],
+        *[("aten::addmm", "products"), ("aten::mm", "products"), ("aten::mul", "others")],
+        *[("aten::native_batch_norm_backward", "norms"), ("aten::native_group_norm", "norms")],
+        *[("aten::clamp_min", "activations"), ("aten::threshold_backward", "activations")],
+        *[("sm90_xmma_fprop_implicit_gemm_bf16", "products"), ("_conv_grad", "products")],
+        *[("cudnn::bn_fw_tr_1C11_kernel_NHWC", "norms"), ("_norm_back", "norms"), ("_update", "others")],
+    ],
+)
+def test_kinds_of_operations(name: str, expected: str) -> None:
+    assert kind(name) == expected
+
+
+def test_a_profile_adds_up_to_the_step() -> None:
+    threads = torch.get_num_threads()
+    found = Bench(sizes(model="resnet8"), "plain").profile(2)
+    assert torch.get_num_threads() == threads
+    parts = {name: found[f"{name}_s"] for name in ("products", "norms", "activations", "others", "idle")}
+    assert all(parts[name] > 0 for name in ("products", "norms", "activations", "others"))
+    assert parts["idle"] == pytest.approx(max(found["step_s"] - sum(parts.values()) + parts["idle"], 0))
+    # 9 convolutions, 9 norms and a linear layer forward, as many backward, each at least one operator.
+    assert found["launches"] > 2 * 19
+
+
+def test_a_profile_is_printed_and_written(capsys: pytest.CaptureFixture[str], tmp_path: Path, quick: None) -> None:
+    assert main([*SMALL, "--profile", "--budget", "30s", "--out", str(tmp_path)]) == 0
+    assert "a step of one client on one core" in capsys.readouterr().out
+    with (tmp_path / "throughput.csv").open() as file:
+        found = {row["metric"]: row for row in csv.DictReader(file) if row["metric"].startswith("profile_")}
+    assert {"profile_products_s", "profile_step_s", "profile_idle_s", "profile_launches"} <= set(found)
+    assert {row["clients"] for row in found.values()} == {"1"}  # not the two that the other lines are of
+
+
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str], quick: None) -> None:
     assert main([*SMALL, "--budget", "30s"]) == 0
     out = capsys.readouterr().out
@@ -127,7 +164,7 @@ def test_several_engines_are_put_together(
 
 
 def test_a_process_of_its_own() -> None:
-    options = SimpleNamespace(scan=None)
+    options = SimpleNamespace(scan=None, profile=False)
     answer = bench.alone("nobody", sizes(), options, 0.0, lead=False)  # type: ignore[arg-type]
     assert answer["engines"] == {}
     assert answer["failed"][0].startswith("nobody: kernel must be one of")
@@ -136,7 +173,7 @@ def test_a_process_of_its_own() -> None:
 def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], -11, stdout="")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    options = SimpleNamespace(scan=None)
+    options = SimpleNamespace(scan=None, profile=False)
     answer = bench.alone("graph", sizes(), options, 0.0, lead=True)  # type: ignore[arg-type]
     assert answer["failed"] == ["graph: its process ended with status -11"]
     assert answer["engines"] == {}
