@@ -230,16 +230,18 @@ class TestSessions:
                 for k in (graph, plain)
             )
             agree(found, expected)
-            made.append(sessions.session.cache_info().misses)
-        assert made == [1, 1]
+            made.append(list(sessions._kept.values()))
+        assert made[0] == made[1]
+        assert len(made[0]) == 1
 
     def test_other_plans_of_about_the_same_size_share_a_session(self) -> None:
         architecture = tiny.network("mlp")
         for sizes, epochs in (((4, 9), 2), ((6, 7), 1), ((5, 8), 3)):
             both(architecture, sizes, epochs=epochs)
-        assert sessions.session.cache_info().misses == 1
+        assert len(sessions._kept) == 1
 
-    def test_what_a_recording_depends_on_makes_a_new_session(self) -> None:
+    def test_what_a_recording_depends_on_makes_a_new_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sessions, "SESSIONS", 9)
         architecture = tiny.network("resnet8")
         both(architecture, (4, 4), epochs=1)
         both(architecture, (4, 4), epochs=1, momentum=0.5)
@@ -249,7 +251,16 @@ class TestSessions:
         both(architecture, (4, 4), epochs=1, corrected=True)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             both(architecture, (4, 4), epochs=1)
-        assert sessions.session.cache_info()[1:] == (7, sessions.SESSIONS, sessions.SESSIONS)
+        assert len(sessions._kept) == 7
+
+    def test_the_newest_sessions_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sessions, "SESSIONS", 2)
+        architecture, seen = tiny.network("mlp"), []
+        for momentum in (0.1, 0.2, 0.1, 0.3, 0.1):
+            both(architecture, (4, 4), epochs=1, momentum=momentum)
+            seen.append(list(sessions._kept.values()))
+        assert [len(kept) for kept in seen] == [1, 2, 2, 2, 2]
+        assert seen[0][0] is seen[2][1] is seen[4][1]
 
     def test_an_error_half_way_leaves_no_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def stop(lane: lanes.Lane, count: int) -> None:
@@ -260,7 +271,7 @@ class TestSessions:
             patch.setattr(lanes.Lane, "collect", stop)
             with pytest.raises(KeyboardInterrupt):
                 both(architecture, collect=True)
-        assert sessions.session.cache_info().currsize == 0
+        assert not sessions._kept
         both(architecture, collect=True)
 
     def test_memory_that_runs_out_tells_how_many_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +287,51 @@ class TestSessions:
             room[:] = [None] * lanes_that_fit
             with pytest.raises(graph.StackMemoryError, match=advice):
                 both(tiny.network("mlp"))
+
+    def test_other_forms_give_way_to_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        architecture, tries = tiny.network("mlp"), []
+        both(architecture, momentum=0.5)
+        prepare = lanes.Lane.prepare
+
+        def full(lane: lanes.Lane, sizes: list[int]) -> None:
+            tries.append(len(sessions._kept))
+            if len(sessions._kept) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            prepare(lane, sizes)
+
+        monkeypatch.setattr(lanes.Lane, "prepare", full)
+        both(architecture)
+        assert tries[:2] == [2, 1]
+        assert len(sessions._kept) == 1
+
+    def test_lanes_that_fit_are_counted_by_what_one_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Fake:
+            """A lane that takes ten bytes for each image of the steps it has recorded."""
+
+            def __init__(self, *_: object) -> None:
+                self.sizes: set[int] = set()
+
+            def holds(self, sizes: list[int]) -> bool:
+                return self.sizes >= set(sizes)
+
+            def prepare(self, sizes: list[int]) -> None:
+                self.sizes |= set(sizes)
+
+        def free(device: torch.device) -> int:
+            return 1000 - sum(10 * sum(lane.sizes) for lane in session.lanes) - 300 * ("other" in sessions._kept)
+
+        session = sessions.Session.__new__(sessions.Session)
+        session.lanes, session._cost = [], 0
+        session.ground = SimpleNamespace(form=SimpleNamespace(device=torch.device("cuda")))  # type: ignore[assignment]
+        monkeypatch.setattr(sessions, "Lane", Fake)
+        monkeypatch.setattr(sessions, "_free", free)
+        monkeypatch.setattr(sessions, "streams", lambda device: (None,) * sessions.LANES)
+        monkeypatch.setattr(sessions, "_kept", {"own": session, "other": object()})
+        assert session.fit(4, 5) == 1 + int(0.8 * (1000 - 40 - 300) / 40)
+        assert len(sessions._kept) == 2  # there was room beside the other
+        assert session.fit(8, 6) == 1 + int(0.8 * (1000 - 120) / 120)  # 4 beside it, so it had to go
+        assert list(sessions._kept) == ["own"]
+        assert session.fit(8, 99) == 6  # no more fit, and the own session stays
 
     def test_longest_training_is_shared_out_first(self) -> None:
         assert sessions.share_out([1, 5, 2, 3], 2) == [[1, 0], [3, 2]]
@@ -354,7 +410,7 @@ class TestRecording:
                 chunk=2,
             )
         assert len(replays) == 2 * (3 + 4 + 1)
-        assert sessions.session.cache_info().misses == 1
+        assert len(sessions._kept) == 1
 
     def test_places(self) -> None:
         layout = Layout((("a", (3,)), ("conv", (2, 3, 2, 2)), ("b", (4, 5))), (), ())
@@ -551,7 +607,7 @@ class TestGpu:
             targets = soft(35).roll(seed, 0)
             found, expected = (self.go(k, data, plan, "float64", targets) for k in (graph, plain))
             agree(found, expected)
-        assert sessions.session.cache_info().misses == 2
+        assert len(sessions._kept) == 2
 
     def test_another_stream_is_current(self) -> None:
         data, plan = tiny.images(12).to("cuda"), plans((8, 4), epochs=7)

@@ -164,7 +164,7 @@ def _lanes(
     width = min(len(counts), LANES if chunk is None else max(chunk, 1))
     largest = max((size for sizes in counts for size in sizes), default=0)
     if chunk is None and largest and width > max(len(session.lanes), 1):
-        width = min(width, session.fit(largest))
+        width = min(width, session.fit(largest, width))
     queues = sessions.share_out([len(sizes) for sizes in counts], width)
     uses = [Counter(size for member in queue for size in counts[member]) for queue in queues]
     lanes = session.take([[size for size, times in use.items() if times >= WORTH] for use in uses])

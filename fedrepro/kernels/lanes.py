@@ -157,6 +157,10 @@ class Lane:
         """Return a context in which work goes to the lane's stream."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
+    def holds(self, sizes: list[int]) -> bool:
+        """Return whether steps of these sizes are recorded."""
+        return all(size in self._graphs for size in sizes)
+
     def prepare(self, sizes: list[int]) -> None:
         """Record the step for batches of these sizes; whatever member the lane held is lost."""
         fresh = [size for size in sizes if size not in self._graphs]

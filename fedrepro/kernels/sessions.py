@@ -24,38 +24,66 @@ class Session:
         self.lanes: list[Lane] = []
         self._cost = 0  # bytes that the first lane and its recordings took
 
-    def fit(self, size: int) -> int:
-        """Return how many lanes there is memory for, measured by recording a step of `size` images in one."""
-        if self.ground.form.device.type == "cpu":
+    def fit(self, size: int, wanted: int) -> int:
+        """Return how many lanes there is memory for, measured by recording a step of `size` images in one.
+
+        Sessions of other forms give way if fewer than `wanted` would fit beside them.
+        """
+        device = self.ground.form.device
+        if device.type == "cpu":
             return LANES
         self.take([[size]])
-        # A fifth stays free for what else the caller does.
-        return len(self.lanes) + int(0.8 * _free(self.ground.form.device) / max(self._cost, 1))
+        while True:
+            # A fifth stays free for what else the caller does.
+            room = len(self.lanes) + int(0.8 * _free(device) / max(self._cost, 1))
+            if room >= wanted or not self._stay_alone():
+                return room
 
     def take(self, sizes: list[list[int]]) -> list[Lane]:
         """Return one lane for each list of batch sizes, with steps of these sizes recorded.
 
+        Sessions of other forms give way if the memory does not suffice beside them.
+
         Raises:
-            StackMemoryError: if the device's memory does not suffice.
+            StackMemoryError: if the device's memory does not suffice alone.
         """
-        device = self.ground.form.device
         for place, wanted in enumerate(sizes):
-            try:
-                before = _free(device) if not self.lanes else 0
-                if place == len(self.lanes):
-                    self.lanes.append(Lane(self.ground, streams(device)[place % LANES]))
-                self.lanes[place].prepare(wanted)
-                if before:
-                    self._cost = before - _free(device)
-            except RuntimeError as error:
-                # Leaving a recording after the memory ran out may raise an error of its own.
-                if not any(isinstance(e, torch.OutOfMemoryError) for e in (error, error.__context__)):
-                    raise
+            error = self._ready(place, wanted)
+            if error is not None and self._stay_alone():
+                error = None  # it holds on to what was made before memory ran out
+                del self.lanes[place:]  # a lane that stopped half way is no place to start from
+                error = self._ready(place, wanted)
+            if error is not None:
                 advice = f"chunk={place} fits" if place else "not even one fits: use smaller batches"
                 raise StackMemoryError(
-                    f"{device} has no memory to train {len(sizes)} members side by side; {advice}"
+                    f"{self.ground.form.device} has no memory to train {len(sizes)} members side by side; {advice}"
                 ) from error
         return self.lanes[: len(sizes)]
+
+    def _ready(self, place: int, sizes: list[int]) -> RuntimeError | None:
+        """Make a lane if it is not there, and record what it lacks; returns the error if memory ran out."""
+        device = self.ground.form.device
+        try:
+            measured = place == 0 and not (self.lanes and self.lanes[0].holds(sizes))
+            before = _free(device) if measured else 0
+            if place == len(self.lanes):
+                self.lanes.append(Lane(self.ground, streams(device)[place % LANES]))
+            self.lanes[place].prepare(sizes)
+            if measured:
+                self._cost += max(before - _free(device), 0)
+        except RuntimeError as error:
+            # Leaving a recording after the memory ran out may raise an error of its own.
+            if not any(isinstance(e, torch.OutOfMemoryError) for e in (error, error.__context__)):
+                raise
+            return error
+        return None
+
+    def _stay_alone(self) -> bool:
+        """Let go of the sessions of other forms; returns whether there were any."""
+        others = [form for form, session in _kept.items() if session is not self]
+        for form in others:
+            del _kept[form]
+        return bool(others)
 
 
 def _free(device: torch.device) -> int:
@@ -65,10 +93,16 @@ def _free(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-@lru_cache(maxsize=SESSIONS)
+_kept: dict[Form, Session] = {}  # the newest last
+
+
 def session(form: Form) -> Session:
     """Return the session of a form: an earlier call's, or a new one in place of the oldest."""
-    return Session(form)
+    found = _kept.pop(form, None)
+    while found is None and len(_kept) >= SESSIONS:
+        del _kept[next(iter(_kept))]
+    _kept[form] = found or Session(form)
+    return _kept[form]
 
 
 def forget() -> None:
@@ -76,7 +110,7 @@ def forget() -> None:
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # an error that brought us here is told by who forgets
             torch.cuda.synchronize()  # recordings that still run must not be destroyed
-    session.cache_clear()
+    _kept.clear()
 
 
 @lru_cache
