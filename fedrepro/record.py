@@ -66,8 +66,17 @@ def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[st
         "split": record["split"][:12],
     }
     row |= {name: last.get(name) for name in RUN_COLUMNS if name.endswith("accuracy") and name in last}
-    row |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
-    return row | {"engine": where.get("engine", FIRST["engine"])}
+    return row | _places(where)
+
+
+def _places(where: dict[str, Any]) -> dict[str, Any]:
+    """Return where a run was played: of several processes their devices, versions and commits, in that order."""
+    last = {"engine": FIRST["engine"]} | where
+    found = {name: last[name] for name in ("device", "threads", "torch", "commit", "date", "engine")}
+    if earlier := where.get("earlier", []):
+        for name in ("device", "torch", "commit", "engine"):
+            found[name] = " + ".join(dict.fromkeys(str(place[name]) for place in (*earlier, where)))
+    return found
 
 
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -148,8 +157,7 @@ def write_values(
         "scale": scale,
     }
     facts |= {"precision": setting.precision}
-    facts |= {name: where[name] for name in ("device", "threads", "torch", "commit", "date")}
-    facts |= {"engine": where.get("engine", FIRST["engine"])}
+    facts |= _places(where)
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
     names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
     with _alone(folder / item):

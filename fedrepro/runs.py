@@ -67,7 +67,7 @@ def provenance(device: str) -> dict[str, Any]:
     return {
         "device": f"{device}: {name}",
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a plain text, which checkpoints can hold
         "python": platform.python_version(),
         "fedrepro": fedrepro.__version__,
         "commit": _commit(),
@@ -96,7 +96,10 @@ def _finite(row: dict[str, float]) -> dict[str, float | None]:
     return {name: (None if math.isnan(value) else value) for name, value in row.items()}
 
 
-def _record(run: Run, method_answer: str, rows: list[dict[str, float]], split: str, where: dict[str, Any]) -> dict:
+def _record(
+    run: Run, method_answer: str, rows: list[dict[str, float]], split: str, places: list[dict[str, Any]]
+) -> dict:
+    """Return the record of a finished run; `places` are those that played rounds, the last one's last."""
     last = rows[-1]
     answer = last["ensemble_accuracy"] if method_answer == "ensemble" else last["accuracy"]
     return {
@@ -108,7 +111,7 @@ def _record(run: Run, method_answer: str, rows: list[dict[str, float]], split: s
         "rows": [_finite(row) for row in rows],
         "split": split,
         "seconds": sum(row["seconds"] for row in rows),
-        "provenance": where,
+        "provenance": places[-1] | ({"earlier": places[:-1]} if places[1:] else {}),
     }
 
 
@@ -178,9 +181,10 @@ def _play(
     store.describe(key, run.setting, run.seed)
     state = method.init(federation, run.seed)
     rows: list[dict[str, float]] = []
+    places: list[dict[str, Any]] = []
     saved = store.restore(key, state.models.layout, federation.device)
     if saved is not None:
-        state, rows = saved.state, saved.rows
+        state, rows, places = saved.state, saved.rows, saved.places
         tick(state.round)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
@@ -195,10 +199,11 @@ def _play(
         row |= evaluate(method, state, trace, federation, last=state.round == run.setting.rounds)
         row |= {f"{stage}_seconds": seconds for stage, seconds in trace.seconds.items()}
         rows.append(row | {"seconds": time.perf_counter() - begun})
-        store.save(key, Progress(state, rows))
+        places = [*(place for place in places if place != where), where]
+        store.save(key, Progress(state, rows, places))
         tick(1)
     split = split_hash([part.numpy() for part in federation.parts])
-    record = _record(run, method.answer, rows, split, where)
+    record = _record(run, method.answer, rows, split, places or [where])
     store.finish(key, record)
     return Outcome(key, "done", record)
 

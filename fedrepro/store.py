@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,11 @@ class StoreError(OSError):
 
 @dataclass(frozen=True)
 class Progress:
-    """A run after some rounds: its state and one row of numbers per round."""
+    """A run after some rounds: its state, one row of numbers per round, and where the rounds were played."""
 
     state: State
     rows: list[dict[str, float]]
+    places: list[dict[str, Any]] = field(default_factory=list)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -142,6 +143,7 @@ class Store:
                 "counters": models.counters.cpu(),
                 "memory": {name: tensor.cpu() for name, tensor in progress.state.memory.items()},
                 "rows": progress.rows,
+                "places": progress.places,
             },
             buffer,
         )
@@ -159,7 +161,8 @@ class Store:
         try:
             saved = torch.load(path, map_location=device, weights_only=True)
             models = Stack(layout, saved["params"], saved["buffers"], saved["counters"])
-            return Progress(State(saved["round"], models, saved["memory"]), saved["rows"])
+            state = State(saved["round"], models, saved["memory"])
+            return Progress(state, saved["rows"], saved.get("places", []))
         except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise DamagedError(f"{path} is damaged ({reason}); remove it to start that run again") from error

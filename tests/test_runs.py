@@ -16,6 +16,7 @@ import torch
 import fedrepro
 from fedrepro import papers, runs
 from fedrepro.assemble import assemble, fingerprint
+from fedrepro.record import run_row
 from fedrepro.runs import Outcome, Run, choose_device, play, play_all
 from fedrepro.setting import Setting
 from fedrepro.store import Progress, Store, StoreError
@@ -492,6 +493,25 @@ def test_the_record_tells_the_run(store: Store) -> None:
     assert described == run.setting.asdict() | {"seed": 2}
     strict = json.loads((store.root / outcome.key / "record.json").read_text(), parse_constant=pytest.fail)
     assert strict == record
+
+
+def test_a_record_names_every_place_that_played_rounds(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = toy(rounds=4), runs.provenance
+    for rounds, commit in enumerate(("aaa", "bbb", "bbb", "ccc"), start=1):
+        monkeypatch.setattr(runs, "provenance", lambda device, commit=commit: asked(device) | {"commit": commit})
+        with contextlib.suppress(Stop):
+            play(run, store, tick=stop_after(rounds))
+    outcome = play(run, store)
+    assert outcome.record is not None
+    where = outcome.record["provenance"]
+    assert where["commit"] == "ccc"
+    assert [place["commit"] for place in where["earlier"]] == ["aaa", "bbb"]
+    (cell, *_) = papers.load("fedbe").cells("table1_methods", "smoke")
+    line = run_row(cell, "smoke", outcome.key, outcome.record)
+    assert line["commit"] == "aaa + bbb + ccc"
+    assert (line["device"], line["engine"]) == (where["device"], "plain")
 
 
 def test_a_library_copied_without_its_history_can_name_its_commit(
