@@ -12,7 +12,7 @@ import torch
 import fedrepro
 from fedrepro import bench, papers, paths, record
 from fedrepro.papers import SCALES, Cell, Item
-from fedrepro.runs import Outcome, Run, choose_device, play_all
+from fedrepro.runs import LOST, Outcome, Run, choose_device, play_all
 from fedrepro.store import Store, StoreError
 
 
@@ -178,7 +178,8 @@ def _say(done: Done, store: Store) -> bool:
         print(engine)
     print(f"runs: {summary}; store: {store.root}")
     if counts.get("paused"):
-        print("the budget is spent; the same command goes on from here")
+        gone = any(outcome.error == LOST for _, _, outcome in done)
+        print(f"{LOST if gone else 'the budget is spent'}; the same command goes on from here")
     return set(counts) <= {"done"}
 
 

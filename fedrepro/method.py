@@ -16,7 +16,8 @@ Shapes: S participants, K global models, M members, N images, C classes, P param
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 
@@ -104,18 +105,22 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
-        self._last = self._now()
 
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def lap(self, stage: str) -> None:
-        """Book the time since the last lap on a stage."""
-        now = self._now()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Book the time of the block on a stage; an error that leaves it, of the device as well, says where."""
+        begun = self._now()
+        try:
+            yield
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - begun
+        except Exception as error:
+            error.add_note(f"stage {name}")
+            raise
 
 
 def one_global_model(federation: Federation, seed: int) -> State:
@@ -151,26 +156,26 @@ class Stages:
         for first in range(0, len(who.clients), size):
             part = slice(first, first + size)
             group = Participants(who.clients[part], who.models[part], who.epochs[part])
-            start = state.models.take(list(group.models))
-            trained, changes = self.train(start, group, federation, streams, state.memory)
+            with watch.stage("train"):
+                start = state.models.take(list(group.models))
+                trained, changes = self.train(start, group, federation, streams, state.memory)
+                losses.append(trained.loss.double().cpu())
             memory |= changes
-            losses.append(trained.loss.double().cpu())
-            watch.lap("train")
-            if not averages:
-                shares = self.weigh(federation, who)
-            averages.append(mix(shares[:, part], trained.stack))
-            watch.lap("aggregate")
+            with watch.stage("aggregate"):
+                if not averages:
+                    shares = self.weigh(federation, who)
+                averages.append(mix(shares[:, part], trained.stack))
         clients = trained.stack
         if size < len(who.clients):
             start, clients = start.take(slice(0, 0)), clients.take(slice(0, 0))
-        average, changes = self.server(reduce(plus, averages), trained.stack, state, federation)
+        with watch.stage("aggregate"):
+            average, changes = self.server(reduce(plus, averages), trained.stack, state, federation)
         memory |= changes
-        watch.lap("aggregate")
-        round = Aggregation(start, clients, shares, average)
-        teacher = Ensemble(self.teach(round, federation, streams), self.combine, federation)
-        watch.lap("teach")
-        distilled: Distilled = self.distill(average, teacher, federation, streams)
-        watch.lap("distill")
+        with watch.stage("teach"):
+            round = Aggregation(start, clients, shares, average)
+            teacher = Ensemble(self.teach(round, federation, streams), self.combine, federation)
+        with watch.stage("distill"):
+            distilled: Distilled = self.distill(average, teacher, federation, streams)
         trace = Trace(
             who,
             start,

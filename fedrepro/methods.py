@@ -298,10 +298,10 @@ def centralized(setting: Setting) -> Method:
                 f"got {federation.clients}"
             )
         watch = Stopwatch(federation.device)
-        plan = local_batches(federation, who, streams, batch_size=train.batch_size, augment=train.augment)
-        velocity = state.memory.get("velocity")
-        trained = train.steps(state.models, who, federation, streams, plan, velocity=velocity)
-        watch.lap("train")
+        with watch.stage("train"):
+            plan = local_batches(federation, who, streams, batch_size=train.batch_size, augment=train.augment)
+            velocity = state.memory.get("velocity")
+            trained = train.steps(state.models, who, federation, streams, plan, velocity=velocity)
         alone = Ensemble(trained.stack.take(slice(0, 0)), MeanOfProbabilities(sharpen=setting.sharpen), federation)
         trace = Trace(
             who=who,

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,15 @@ from fedrepro.store import DamagedError, Progress, Store, StoreError
 Tick = Callable[[int], object]  # called with the number of rounds just done
 
 
+LOST = "the device no longer answers"
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """How a request for a run ended: "done", "paused" (no time left), "busy" (another process) or "failed"."""
+    """How a request for a run ended.
+
+    status: "done", "paused" (no time left, or the device lost), "busy" (another process has it) or "failed".
+    """
 
     key: str
     status: str
@@ -56,6 +62,17 @@ def choose_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but this torch sees no CUDA device; use --device cpu")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def lost(device: str) -> bool:
+    """Return whether a device no longer answers this process, as after an illegal access to its memory."""
+    if not device.startswith("cuda"):
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def provenance(device: str) -> dict[str, Any]:
@@ -168,6 +185,8 @@ def _attempt(
             raise
         except (ArithmeticError, ValueError, RuntimeError) as error:
             message = f"{type(error).__name__}: {error}"
+            if isinstance(error, RuntimeError) and (notes := getattr(error, "__notes__", [])):
+                message += f" ({', '.join(notes)})"
             store.fail(key, {"label": run.label, "seed": run.seed, "error": message})
             return Outcome(key, "failed", error=message)
 
@@ -194,9 +213,13 @@ def _play(
             return Outcome(key, "paused", error=f"stopped after round {state.round} of {run.setting.rounds}")
         begun = time.perf_counter()
         number = state.round
-        state, trace = method.round(state, federation, Streams(run.seed, number))
-        row = {"round": float(number)}
-        row |= evaluate(method, state, trace, federation, last=state.round == run.setting.rounds)
+        try:
+            state, trace = method.round(state, federation, Streams(run.seed, number))
+            row = {"round": float(number)}
+            row |= evaluate(method, state, trace, federation, last=state.round == run.setting.rounds)
+        except RuntimeError as error:  # of the device or its memory; others tell themselves
+            error.add_note(f"round {number}")
+            raise
         row |= {f"{stage}_seconds": seconds for stage, seconds in trace.seconds.items()}
         rows.append(row | {"seconds": time.perf_counter() - begun})
         places = [*(place for place in places if place != where), where]
@@ -219,7 +242,8 @@ def play_all(
 ) -> list[Outcome]:
     """Play runs in the order given, one after the other; failures do not stop the others.
 
-    A run that another process works on is put off to the end and then waited for.
+    Only when the device itself is lost, which a CUDA error does for as long as this process lives, are the runs
+    still to come paused. A run that another process works on is put off to the end and then waited for.
 
     Args:
         runs: what to play, most wanted first.
@@ -235,6 +259,7 @@ def play_all(
     runs = list(runs)
     deadline = None if budget is None else time.monotonic() + budget
     outcomes: dict[int, Outcome] = {}
+    gone = False  # whether the device is
     longest: dict[tuple[str, str], float] = {}  # the longest round of each network and method so far
     hide = None if progress is None else not progress
     with tqdm(total=sum(r.setting.rounds for r in runs), unit="round", disable=hide, dynamic_ncols=True) as bar:
@@ -256,6 +281,10 @@ def play_all(
                 if outcome.record is not None:
                     slowest = max(row["seconds"] for row in outcome.record["rows"])
                     longest[kind] = max(slowest, longest.get(kind, 0.0))
+                if gone and outcome.status == "paused":
+                    outcome = replace(outcome, error=LOST)
+                if outcome.status == "failed" and lost(device):
+                    gone, deadline = True, time.monotonic()
                 if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
                     later.append(place)
                     continue

@@ -16,6 +16,7 @@ import torch
 import fedrepro
 from fedrepro import papers, runs
 from fedrepro.assemble import assemble, fingerprint
+from fedrepro.federation import Federation
 from fedrepro.record import run_row
 from fedrepro.runs import Outcome, Run, choose_device, play, play_all
 from fedrepro.setting import Setting
@@ -422,13 +423,50 @@ def test_a_later_success_removes_the_mark_and_keeps_the_rounds(
     with monkeypatch.context() as machine:
         machine.setattr(runs, "evaluate", out_of_memory)
         first = play(toy(), store)
-    assert (first.status, first.error) == ("failed", "OutOfMemoryError: out of memory")
+    assert (first.status, first.error) == ("failed", "OutOfMemoryError: out of memory (round 1)")
     assert checkpoint(toy(), store).state.round == 1
     assert (store.root / first.key / "failed.json").exists()
     second, straight = play(toy(), store), play(toy(), Store(tmp_path / "other"))
     assert second.status == "done"
     assert not (store.root / first.key / "failed.json").exists()
     assert facts(second.record) == facts(straight.record)
+
+
+def test_an_error_of_the_device_is_told_with_stage_and_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, asked = Federation.train, 0
+
+    def illegal(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(Federation, "train", illegal)
+    outcome = play(toy(), store)
+    assert outcome.status == "failed"
+    assert outcome.error.endswith("an illegal memory access was encountered (stage train, round 1)")
+    assert json.loads((store.root / outcome.key / "failed.json").read_text())["error"] == outcome.error
+    assert checkpoint(toy(), store).state.round == 1
+    assert play(toy(), store).status == "done"
+
+
+def test_a_lost_device_pauses_the_runs_to_come(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished, bad, other = toy(1), toy(client_lr=1e30), toy(2)
+    play(finished, store)
+    monkeypatch.setattr(runs, "lost", lambda device: True)
+    outcomes = play_all([bad, finished, other], store)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done", "paused"]
+    assert outcomes[2].error == runs.LOST
+    assert [path.parent.name for path in store.root.glob("*/failed.json")] == [outcomes[0].key]
+    monkeypatch.undo()
+    assert play_all([other], store)[0].status == "done"
+
+
+def test_the_cpu_is_never_lost() -> None:
+    assert not runs.lost("cpu")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ The only package of the library that imports matplotlib and seaborn (`pip instal
 
 from fedrepro.plots.curves import rounds, seeds
 from fedrepro.plots.federation import partition
-from fedrepro.plots.performance import bars
+from fedrepro.plots.performance import bars, scaling
 from fedrepro.plots.save import save
 from fedrepro.plots.style import LOOKS, Look, Picture, look, shades, style
 from fedrepro.plots.sweep import sweep
@@ -24,6 +24,7 @@ __all__ = [
     "partition",
     "rounds",
     "save",
+    "scaling",
     "seeds",
     "shades",
     "simplex",
