@@ -3,13 +3,25 @@
 import os
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
-import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("tests")
+# A machine with a GPU may have little else than torch: what cannot be imported there must not stop `-m gpu`.
+NEEDS = {"hypothesis": ["test_partition.py"], "matplotlib": ["test_performance.py", "test_plots.py"]}
+lacking = [package for package in NEEDS if find_spec(package) is None]
+collect_ignore = [name for package in lacking for name in NEEDS[package]]
+if "hypothesis" not in lacking:
+    import hypothesis
+
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("tests")
+
+
+def pytest_report_header() -> list[str]:
+    """Tell which tests are left out for want of a package."""
+    return [f"without {package}: left out {', '.join(NEEDS[package])}" for package in lacking]
 
 
 def _wants_gpu(config: pytest.Config) -> bool:

@@ -135,6 +135,22 @@ def test_an_engine_that_fails_is_named_and_the_rest_measured(
     assert "broken train: RuntimeError: no such step\n" in err
 
 
+def test_what_a_budget_leaves_out_is_told_and_no_failure(
+    capsys: pytest.CaptureFixture[str], quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_time(*_: Any) -> Series:
+        raise LeftOutError("repeats of 9 s do not fit into 1 s")
+
+    monkeypatch.setattr(Bench, "predict", no_time)
+    assert main([*SMALL, "--budget", "30s", "--json"]) == 0
+    answer, err = read(capsys)
+    assert answer["left_out"] == ["plain predict left out: repeats of 9 s do not fit into 1 s"]
+    assert answer["left_out"][0] in err
+    assert answer["predict_images_per_s"] is None
+    monkeypatch.setattr(Bench, "train", no_time)
+    assert main([*SMALL, "--budget", "30s", "--json"]) == 1  # then nothing is known of the engine
+
+
 def test_an_unknown_engine_is_not_everything_asked_for(capsys: pytest.CaptureFixture[str], quick: None) -> None:
     assert main([*SMALL, "--engine", "plaim,plain", "--budget", "30s", "--json"]) == 1
     answer, _ = read(capsys)
