@@ -1,7 +1,8 @@
 """Where the time of a training step goes, by kind of operation, from torch's profiler."""
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from fedrepro.bench_timing import seconds_of
 
 KINDS = {  # of an operator on the CPU, or of a kernel on CUDA; the first that matches counts
     "norms": re.compile(r"(batch|group|layer)_?norm|(^|[^a-z])(bn|norm)_", re.IGNORECASE),
-    "products": re.compile(r"conv|gemm|addmm|aten::(bmm|mm|linear)$|cutlass|wgrad|dgrad|implicit", re.IGNORECASE),
-    "activations": re.compile(r"relu|clamp_min|threshold", re.IGNORECASE),
+    "products": re.compile(
+        r"conv(?!ert)|winograd|gemm|nvjet|addmm|aten::(bmm|mm|linear)$|cutlass|wgrad|dgrad|implicit", re.IGNORECASE
+    ),
+    "activations": re.compile(r"relu|clamp|threshold", re.IGNORECASE),
 }
 
 
@@ -25,7 +28,7 @@ def kind(name: str) -> str:
 def profile(call: Callable[[], object], device: str, steps: int) -> dict[str, float]:
     """Profile a call of several training steps.
 
-    The call is first timed without the profiler, which slows small operations down.
+    The call is first timed without the profiler, which slows small operations down; the profile gives the shares.
 
     Args:
         call: does the steps; called five times.
@@ -33,29 +36,42 @@ def profile(call: Callable[[], object], device: str, steps: int) -> dict[str, fl
         steps: how many they are.
 
     Returns:
-        Per step: `step_s`, its time; `<kind>_s`, that of each kind of operations; `idle_s`, what is left: on the
-        CPU that of Python and torch's own book-keeping, on CUDA that of a device with nothing to do (0 if
-        kernels run side by side and fill it); `launches`, how many operators or kernels ran.
+        Per step: `step_s`, its time without the profiler; `<kind>_s`, the part of it that each kind of operations
+        takes; `idle_s`, what is left: on the CPU the time of Python and torch's own book-keeping, on CUDA the time
+        in which no kernel runs; `calls`, operators called on the CPU, those within others as well, or kernels
+        launched. On CUDA kernels may run side by side, so that the kinds together may take longer than the step.
     """
     call()
     step = min(seconds_of(call, device) for _ in range(3)) / steps
     cuda = device == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities) as seen:
-        seconds_of(call, device)
-    found: dict[str, float] = {"step_s": step, "launches": 0.0}
-    found |= {f"{name}_s": 0.0 for name in (*KINDS, "others")}
+        whole = seconds_of(call, device)
+    spent, calls = dict.fromkeys((*KINDS, "others"), 0.0), 0
     for event in seen.key_averages():
-        if not _works(event, cuda=cuda):
-            continue
-        spent = event.self_device_time_total if cuda else event.self_cpu_time_total
-        found[f"{kind(event.key)}_s"] += spent / 1e6 / steps
-        found["launches"] += event.count / steps
-    busy = sum(found[f"{name}_s"] for name in (*KINDS, "others"))
-    return found | {"idle_s": max(step - busy, 0.0)}
+        if _works(event, cuda=cuda):
+            spent[kind(event.key)] += (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6
+            calls += event.count
+    busy = sum(spent.values())
+    if cuda:
+        ranges = [event.time_range for event in seen.events() if _works(event, cuda=True)]
+        busy = covered((r.start, r.end) for r in ranges) / 1e6
+    found = {"step_s": step, "calls": calls / steps}
+    found |= {f"{name}_s": step * seconds / whole for name, seconds in spent.items()}
+    return found | {"idle_s": step * (1 - busy / whole)}
+
+
+def covered(ranges: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of ranges (start, end)."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(ranges):
+        total += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return total
 
 
 def _works(event: Any, *, cuda: bool) -> bool:
+    """Return whether an event is an operator's or, on CUDA, a kernel's; annotations span several of them."""
     if cuda:
-        return event.device_type == DeviceType.CUDA
+        return event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
     return event.device_type == DeviceType.CPU and event.key.startswith("aten::")

@@ -125,11 +125,13 @@ def _profile(engine: str, found: dict[str, float], facts: dict[str, Any]) -> lis
     work = facts["floor"]["train_flops"] * clients * min(facts["batch"], facts["images"])
     parts = [(n[:-2], s) for n, s in found.items() if n.endswith("_s") and n != "step_s"]
     shares = ", ".join(f"{name} {seconds / found['step_s']:.0%}" for name, seconds in parts)
-    whose = "one client on one core" if clients == 1 else f"{clients} clients"
+    cpu = facts["device"].startswith("cpu")
+    whose = "one client on one core" if cpu else f"{clients} clients"
     lines = [f"{engine:<8} a step of {whose} {1e3 * found['step_s']:.3g} ms: {shares}"]
-    if found["products_s"]:
-        rate = work / found["products_s"]
-        lines.append(f"{'':<8}   {found['launches']:.0f} launches; products at {rate / 1e9:,.4g} GFLOP/s")
+    calls = f"{'':<8}   {found['calls']:.0f} {'operators called' if cpu else 'kernels launched'}"
+    if cpu and found["products_s"]:  # kernels of CUDA may run side by side
+        calls += f"; products at {work / found['products_s'] / 1e9:,.4g} GFLOP/s"
+    lines.append(calls)
     return lines
 
 

@@ -172,9 +172,16 @@ def _write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def _write_settings(path: Path, fresh: dict[str, Any], used: set[str]) -> None:
-    """Add settings to a file of them, and drop those that no line of the records uses any more."""
+    """Add settings to a file of them, and drop those that no line of the records uses any more.
+
+    The precision is no part of a setting's key: it stands in the lines, and is left out here.
+    """
     settings = (json.loads(path.read_text()) if path.exists() else {}) | fresh
-    kept = {key: settings[key] for key in sorted(settings) if key in used}
+    kept = {
+        key: {name: value for name, value in settings[key].items() if name != "precision"}
+        for key in sorted(settings)
+        if key in used
+    }
     write_atomically(path, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
 
 

@@ -3,7 +3,8 @@
 The floor of a network, per image:
 
     forward    2 n k            operations of a convolution or linear layer with n outputs of k terms each
-    training   3 x forward      the gradients of inputs and of weights each cost as much as the forward pass
+    training   3 x forward      the gradients of inputs and of weights each cost as much as the forward pass, but
+                                for the first layer, whose input is the image
     bytes      2 v w            forward: each of the v outputs of convolution, norm and linear layers is written
                                 once and read once, w bytes wide
                6 v w            training: and twice as often again in the backward pass
@@ -71,7 +72,8 @@ def floor(architecture: Architecture, federation: Federation) -> Floor:
         module(x)
     flops, values = sum(f for f, _ in counted), sum(v for _, v in counted)
     width, stored = DTYPES[federation.precision].itemsize, federation.data.images[0].nbytes
-    return Floor(flops, 3 * flops, 2 * values * width + stored, 6 * values * width + stored)
+    images = counted[0][0]  # whose gradient nobody needs
+    return Floor(flops, 3 * flops - images, 2 * values * width + stored, 6 * values * width + stored)
 
 
 def measure(device: str, precision: str, *, seconds: float = 2.0) -> Roofline:

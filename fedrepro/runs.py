@@ -26,6 +26,7 @@ from fedrepro.store import DamagedError, Progress, Store, StoreError
 Tick = Callable[[int], object]  # called with the number of rounds just done
 
 
+UNKNOWN = dict.fromkeys(("device", "torch", "commit", "engine"), "unknown")  # before checkpoints told
 LOST = "the device no longer answers"
 
 
@@ -203,7 +204,8 @@ def _play(
     places: list[dict[str, Any]] = []
     saved = store.restore(key, state.models.layout, federation.device)
     if saved is not None:
-        state, rows, places = saved.state, saved.rows, saved.places
+        state, rows = saved.state, saved.rows
+        places = saved.places or ([UNKNOWN] if rows else [])
         tick(state.round)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}

@@ -150,7 +150,8 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
     Returns:
         The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
         has records of. Only runs of one of them are there: that with the most seeds, then in float32, then
-        the newest. A cell that is a gain has a line for each seed that both of its cells have.
+        the newest. A cell that is a gain has a line for each seed that both of its cells have
+        in one precision.
     """
     folders = list(folders)
     made = _records(paper, item, scale, folders)
@@ -166,7 +167,8 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
         for item, row in (gain.of, gain.above)
         for table in [_records(paper, item, scale, folders)]
     )
-    upper = upper[upper.index.isin(lower.index)]
+    same = upper["precision"].astype(str) == lower["precision"].reindex(upper.index).astype(str)
+    upper = upper[upper.index.isin(lower.index) & same]
     lower = lower.reindex(upper.index)
     found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
     found["settings"] = np.maximum(upper["settings"], lower["settings"])
@@ -179,12 +181,10 @@ def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd
         return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
     texts = dict.fromkeys(["row", "column", "setting_key", "commit", "date"], str)
     table = pd.concat(read).dropna(subset=["result"]).astype(texts | {"result": float})
-    table = table.drop_duplicates(["row", "column", "setting_key", "seed"], keep="last")
+    table = table.drop_duplicates(["row", "column", "setting_key", "precision", "seed"], keep="last")
     table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
-    by = ["row", "column", "setting_key"]
-    groups = table.groupby(by, as_index=False).agg(
-        seeds=("seed", "size"), precision=("precision", "first"), newest=("date", "max")
-    )
+    by = ["row", "column", "setting_key", "precision"]
+    groups = table.groupby(by, as_index=False, dropna=False).agg(seeds=("seed", "size"), newest=("date", "max"))
     groups["full"] = groups["precision"] == record.FIRST["precision"]
     best = groups.sort_values(["seeds", "full", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
     return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)

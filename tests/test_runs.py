@@ -552,6 +552,17 @@ def test_a_record_names_every_place_that_played_rounds(
     assert (line["device"], line["engine"]) == (where["device"], "plain")
 
 
+def test_rounds_of_a_checkpoint_that_names_no_place_are_of_an_unknown_one(store: Store) -> None:
+    run = toy(rounds=2)
+    with contextlib.suppress(Stop):
+        play(run, store, tick=stop_after(1))
+    saved = checkpoint(run, store)
+    store.save(key_of(run, store), Progress(saved.state, saved.rows))
+    record = play(run, store).record
+    assert record is not None
+    assert record["provenance"]["earlier"] == [runs.UNKNOWN]
+
+
 def test_a_library_copied_without_its_history_can_name_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

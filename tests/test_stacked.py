@@ -318,20 +318,45 @@ class TestSessions:
                 self.sizes |= set(sizes)
 
         def free(device: torch.device) -> int:
-            return 1000 - sum(10 * sum(lane.sizes) for lane in session.lanes) - 300 * ("other" in sessions._kept)
+            return 1000 - sum(10 * sum(lane.sizes) for lane in session.lanes) - 300 * (other in sessions._kept)
 
+        class Place:
+            def __init__(self, device: torch.device) -> None:
+                self.device = device
+
+        other = Place(torch.device("cuda"))
         session = sessions.Session.__new__(sessions.Session)
         session.lanes, session._cost = [], 0
-        session.ground = SimpleNamespace(form=SimpleNamespace(device=torch.device("cuda")))  # type: ignore[assignment]
+        session.ground = SimpleNamespace(form=Place(torch.device("cuda")))  # type: ignore[assignment]
         monkeypatch.setattr(sessions, "Lane", Fake)
+        monkeypatch.setattr(sessions, "_wait", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         monkeypatch.setattr(sessions, "_free", free)
         monkeypatch.setattr(sessions, "streams", lambda device: (None,) * sessions.LANES)
-        monkeypatch.setattr(sessions, "_kept", {"own": session, "other": object()})
+        monkeypatch.setattr(sessions, "_kept", {session.ground.form: session, other: object()})
         assert session.fit(4, 5) == 1 + int(0.8 * (1000 - 40 - 300) / 40)
         assert len(sessions._kept) == 2  # there was room beside the other
         assert session.fit(8, 6) == 1 + int(0.8 * (1000 - 120) / 120)  # 4 beside it, so it had to go
-        assert list(sessions._kept) == ["own"]
+        assert list(sessions._kept.values()) == [session]
         assert session.fit(8, 99) == 6  # no more fit, and the own session stays
+        session.lanes.clear()
+        assert session.fit(4, 5) == 1 + int(0.8 * (1000 - 40) / 40)  # a lane made anew is not counted twice
+
+    def test_images_of_a_new_form_make_others_give_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        architecture, tries = tiny.network("mlp"), []
+        both(architecture, momentum=0.5)
+
+        class Full(sessions.Ground):
+            def __init__(self, form: lanes.Form) -> None:
+                tries.append(len(sessions._kept))
+                if sessions._kept:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                super().__init__(form)
+
+        monkeypatch.setattr(sessions, "Ground", Full)
+        both(architecture)
+        assert tries == [1, 0]
+        assert len(sessions._kept) == 1
 
     def test_longest_training_is_shared_out_first(self) -> None:
         assert sessions.share_out([1, 5, 2, 3], 2) == [[1, 0], [3, 2]]

@@ -235,11 +235,18 @@ class TestComparison:
 
     def test_of_precisions_with_as_many_seeds_float32(self, write: Write) -> None:
         full = results(60.0, precision="float32")
-        half = results(10.0, precision="bfloat16", setting_key="half", date="2026-05-05")
+        half = results(10.0, precision="bfloat16", date="2026-05-05")
         line = only(comparison(paper_with({}), "t", [write(full + half)]))
         assert line.recorded_mean == 60.0
         half += [{**half[0], "seed": 1, "result": 20.0}]
-        assert only(comparison(paper_with({}), "t", [write(full + half)])).recorded_mean == 15.0
+        line = only(comparison(paper_with({}), "t", [write(full + half)]))
+        assert (line.recorded_mean, line.recorded_seeds) == (15.0, 2)
+
+    def test_another_precision_in_a_later_folder_takes_no_seed_away(self, write: Write) -> None:
+        earlier = write(results(60.0, 61.0, precision="float32"), folder="figures")
+        later = write(results(10.0, precision="bfloat16"), folder="results")
+        line = only(comparison(paper_with({}), "t", [earlier, later]))
+        assert (line.recorded_mean, line.recorded_seeds) == (60.5, 2)
 
     def test_cells_beyond_the_papers_come_last_and_are_not_judged(self, write: Write) -> None:
         lines = results(50.0, row="B", column="y") + results(70.0)

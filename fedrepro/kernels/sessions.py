@@ -51,6 +51,7 @@ class Session:
             error = self._ready(place, wanted)
             if error is not None and self._stay_alone():
                 error = None  # it holds on to what was made before memory ran out
+                _wait(self.ground.form.device)
                 del self.lanes[place:]  # a lane that stopped half way is no place to start from
                 error = self._ready(place, wanted)
             if error is not None:
@@ -66,6 +67,8 @@ class Session:
         try:
             measured = place == 0 and not (self.lanes and self.lanes[0].holds(sizes))
             before = _free(device) if measured else 0
+            if not self.lanes:
+                self._cost = 0
             if place == len(self.lanes):
                 self.lanes.append(Lane(self.ground, streams(device)[place % LANES]))
             self.lanes[place].prepare(sizes)
@@ -79,10 +82,10 @@ class Session:
         return None
 
     def _stay_alone(self) -> bool:
-        """Let go of the sessions of other forms; returns whether there were any."""
-        others = [form for form, session in _kept.items() if session is not self]
-        for form in others:
-            del _kept[form]
+        """Let go of the sessions of other forms on this device; returns whether there were any."""
+        device = self.ground.form.device
+        others = [form for form, kept in _kept.items() if kept is not self and form.device == device]
+        _let_go(others, device)
         return bool(others)
 
 
@@ -101,8 +104,29 @@ def session(form: Form) -> Session:
     found = _kept.pop(form, None)
     while found is None and len(_kept) >= SESSIONS:
         del _kept[next(iter(_kept))]
-    _kept[form] = found or Session(form)
-    return _kept[form]
+    if found is None:
+        # Not inside `except`: the error holds on to what was made before memory ran out.
+        with contextlib.suppress(torch.OutOfMemoryError):
+            found = Session(form)
+    if found is None:
+        _let_go([other for other in _kept if other.device == form.device], form.device)
+        found = Session(form)
+    _kept[form] = found
+    return found
+
+
+def _let_go(forms: list[Form], device: torch.device) -> None:
+    """Free the sessions of some forms and their memory."""
+    _wait(device)  # what still runs must not lose its memory
+    for form in forms:
+        del _kept[form]
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def forget() -> None:
