@@ -57,8 +57,8 @@ class Block(nn.Module):
         """Return `[N, width, H / stride, H / stride]`, rounded up, for `x` `[N, width_in, H, H]`."""
         y = x
         if self.expand is not None and self.expand_norm is not None:
-            y = F.relu(self.expand_norm(self.expand(y)))
-        y = F.relu(self.depthwise_norm(self.depthwise(y)))
+            y = F.relu(self.expand_norm(self.expand(y)), inplace=True)
+        y = F.relu(self.depthwise_norm(self.depthwise(y)), inplace=True)
         y = self.reduce_norm(self.reduce(y))
         if self.identity:
             y = y + x
@@ -105,10 +105,10 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits `[N, C]` of images `[N, 3, H, H]`."""
-        x = F.relu(self.norm(self.stem(x)))
+        x = F.relu(self.norm(self.stem(x)), inplace=True)
         for block in self.blocks:
             x = block(x)
-        x = F.relu(self.head_norm(self.head(x)))
+        x = F.relu(self.head_norm(self.head(x)), inplace=True)
         # Not x.mean((2, 3)), whose gradient loses the memory format (see `resnet.subsample`).
         logits: Tensor = self.output(F.avg_pool2d(x, x.shape[2:]).flatten(1))
         return logits

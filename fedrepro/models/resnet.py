@@ -58,12 +58,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[N, width, H, H]` for `x` `[N, width_in, H, H]`; H halves where the width changes."""
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)), inplace=True)))
         if self.padding:
             x = subsample(x, padding=self.padding)
         elif self.projection is not None and self.projection_norm is not None:
             x = self.projection_norm(self.projection(x))
-        return F.relu(y + x)
+        return F.relu(y + x, inplace=True)
 
 
 class ResNet(nn.Module):
@@ -119,7 +119,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits `[N, C]` of images `[N, 3, H, H]`."""
-        x = F.relu(self.norm(self.stem(x)))
+        x = F.relu(self.norm(self.stem(x)), inplace=True)
         for block in self.blocks:
             x = block(x)
         # Not x.mean((2, 3)), whose gradient loses the memory format (see `subsample`).
