@@ -318,7 +318,8 @@ class TestSessions:
                 self.sizes |= set(sizes)
 
         def free(device: torch.device) -> int:
-            return 1000 - sum(10 * sum(lane.sizes) for lane in session.lanes) - 300 * (other in sessions._kept)
+            held = sum(sum(getattr(lane, "sizes", ())) for lane in session.lanes)
+            return 1000 - 10 * held - (300 if other in set(sessions._kept) else 0)
 
         class Place:
             def __init__(self, device: torch.device) -> None:
