@@ -194,9 +194,10 @@ def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.Dat
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype=TEXT)
-    older = {name: value for name, value in FIRST.items() if name not in table}
-    return table.assign(**older).reindex(columns=columns)
+    table = pd.read_csv(path, dtype=TEXT).reindex(columns=columns)
+    for name in FIRST.keys() & set(columns):
+        table[name] = table[name].astype(object).where(table[name].notna(), FIRST[name])
+    return table
 
 
 def in_one_precision(table: pd.DataFrame) -> pd.DataFrame:

@@ -167,7 +167,7 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
         for item, row in (gain.of, gain.above)
         for table in [_records(paper, item, scale, folders)]
     )
-    same = upper["precision"].astype(str) == lower["precision"].reindex(upper.index).astype(str)
+    same = upper["precision"] == lower["precision"].reindex(upper.index)
     upper = upper[upper.index.isin(lower.index) & same]
     lower = lower.reindex(upper.index)
     found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
