@@ -38,6 +38,11 @@ SCANS: dict[str, tuple[int, ...]] = {
 }
 
 
+def _client_sgd(steps: int) -> Sgd:
+    """Return the clients' optimizer."""
+    return Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+
+
 class Bench:
     """One engine at work; see the module."""
 
@@ -95,7 +100,7 @@ class Bench:
 
         def call(steps: int) -> Callable[[], object]:
             plan = self.plan(world.parts, steps, batch=batch, epochs=s.epochs)
-            sgd = Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+            sgd = _client_sgd(steps)
             return lambda: world.train(start, world.data, world.data.labels, plan, sgd)
 
         full = s.epochs * max(1, s.images // batch)
@@ -163,7 +168,7 @@ class Bench:
         clients, batch = 1 if s.device == "cpu" else s.clients, min(s.batch, s.images)
         world = self.world(clients, batch * steps, 2)
         start, plan = world.start(0).take([0] * clients), self.plan(world.parts, steps, batch=batch, epochs=1)
-        sgd = Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+        sgd = _client_sgd(steps)
         threads = torch.get_num_threads()
         try:
             if s.device == "cpu":
@@ -181,7 +186,7 @@ class Bench:
         clients, steps, batch = 2, 3, 8
         ends: dict[str, Tensor] = {}
         plan = self.plan(torch.arange(clients * 24).split(24), steps, batch=batch, epochs=1)
-        sgd = Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+        sgd = _client_sgd(steps)
         runs = [("plain", "plain", "float64"), ("own", self.engine, self.sizes.precision)]
         runs += [("float64", self.engine, "float64")] if exact else []
         for name, kernel, precision in runs:

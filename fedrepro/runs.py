@@ -26,7 +26,12 @@ from fedrepro.store import DamagedError, Progress, Store, StoreError
 Tick = Callable[[int], object]  # called with the number of rounds just done
 
 
-UNKNOWN = dict.fromkeys(("device", "torch", "commit", "engine"), "unknown")  # before checkpoints told
+UNKNOWN: dict[str, Any] = {  # the place of rounds from before checkpoints told
+    "threads": 0,
+    **dict.fromkeys(
+        ("device", "torch", "python", "fedrepro", "commit", "date", "engine", "engine_why"), "unknown"
+    ),
+}
 LOST = "the device no longer answers"
 
 
@@ -228,7 +233,7 @@ def _play(
         store.save(key, Progress(state, rows, places))
         tick(1)
     split = split_hash([part.numpy() for part in federation.parts])
-    record = _record(run, method.answer, rows, split, places or [where])
+    record = _record(run, method.answer, rows, split, places)
     store.finish(key, record)
     return Outcome(key, "done", record)
 

@@ -393,6 +393,20 @@ def test_a_busy_run_does_not_outlast_the_budget(store: Store) -> None:
     assert time.monotonic() - begun < 30
 
 
+def fails_once(function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+    """Return the function, but the second call raises the error."""
+    asked = 0
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise error
+        return function(*arguments, **options)
+
+    return call
+
+
 # -- failures -------------------------------------------------------------------------------------------------
 
 
@@ -411,17 +425,9 @@ def test_a_failure_is_marked_and_the_others_go_on(store: Store) -> None:
 def test_a_later_success_removes_the_mark_and_keeps_the_rounds(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure, asked = runs.evaluate, 0
-
-    def out_of_memory(*arguments: Any, **options: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
-            raise torch.OutOfMemoryError("out of memory")
-        return measure(*arguments, **options)
-
     with monkeypatch.context() as machine:
-        machine.setattr(runs, "evaluate", out_of_memory)
+        error = torch.OutOfMemoryError("out of memory")
+        machine.setattr(runs, "evaluate", fails_once(runs.evaluate, error))
         first = play(toy(), store)
     assert (first.status, first.error) == ("failed", "OutOfMemoryError: out of memory (round 1)")
     assert checkpoint(toy(), store).state.round == 1
@@ -435,16 +441,8 @@ def test_a_later_success_removes_the_mark_and_keeps_the_rounds(
 def test_an_error_of_the_device_is_told_with_stage_and_round(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train, asked = Federation.train, 0
-
-    def illegal(*arguments: Any, **options: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return train(*arguments, **options)
-
-    monkeypatch.setattr(Federation, "train", illegal)
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    monkeypatch.setattr(Federation, "train", fails_once(Federation.train, error))
     outcome = play(toy(), store)
     assert outcome.status == "failed"
     assert outcome.error.endswith("an illegal memory access was encountered (stage train, round 1)")
@@ -561,6 +559,19 @@ def test_rounds_of_a_checkpoint_that_names_no_place_are_of_an_unknown_one(store:
     record = play(run, store).record
     assert record is not None
     assert record["provenance"]["earlier"] == [runs.UNKNOWN]
+
+
+def test_a_record_of_unknown_places_alone_can_be_written(store: Store) -> None:
+    run = toy(rounds=1)
+    outcome = play(run, store)
+    saved = checkpoint(run, store)
+    store.save(outcome.key, Progress(saved.state, saved.rows))
+    (store.root / outcome.key / "record.json").unlink()  # killed after the last round
+    record = play(run, store).record
+    assert record is not None
+    (cell, *_) = papers.load("fedbe").cells("table1_methods", "smoke")
+    line = run_row(cell, "smoke", outcome.key, record)
+    assert (line["commit"], line["threads"]) == ("unknown", 0)
 
 
 def test_a_library_copied_without_its_history_can_name_its_commit(

@@ -330,7 +330,7 @@ class TestSessions:
         session.lanes, session._cost = [], 0
         session.ground = SimpleNamespace(form=Place(torch.device("cuda")))  # type: ignore[assignment]
         monkeypatch.setattr(sessions, "Lane", Fake)
-        monkeypatch.setattr(sessions, "_wait", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         monkeypatch.setattr(sessions, "_free", free)
         monkeypatch.setattr(sessions, "streams", lambda device: (None,) * sessions.LANES)

@@ -1,12 +1,15 @@
 """Sessions: lanes kept between calls, and the streams on which work runs side by side."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
 from fedrepro.kernels.lanes import Form, Ground, Lane
+
+Made = TypeVar("Made")
 
 LANES = 16  # members side by side at most, unless the caller says otherwise
 SESSIONS = 4  # forms whose recordings are kept, the newest ones
@@ -51,7 +54,6 @@ class Session:
             error = self._ready(place, wanted)
             if error is not None and self._stay_alone():
                 error = None  # it holds on to what was made before memory ran out
-                _wait(self.ground.form.device)
                 del self.lanes[place:]  # a lane that stopped half way is no place to start from
                 error = self._ready(place, wanted)
             if error is not None:
@@ -105,28 +107,29 @@ def session(form: Form) -> Session:
     while found is None and len(_kept) >= SESSIONS:
         del _kept[next(iter(_kept))]
     if found is None:
-        # Not inside `except`: the error holds on to what was made before memory ran out.
-        with contextlib.suppress(torch.OutOfMemoryError):
-            found = Session(form)
-    if found is None:
-        _let_go([other for other in _kept if other.device == form.device], form.device)
-        found = Session(form)
+        others = [other for other in _kept if other.device == form.device]
+        found = roomy(lambda: Session(form), lambda: _let_go(others, form.device))
     _kept[form] = found
     return found
 
 
+def roomy(make: Callable[[], Made], give_way: Callable[[], object]) -> Made:
+    """Make something; if memory runs out, once more after others gave way."""
+    # Not inside `except`: the error holds on to what was made before memory ran out.
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return make()
+    give_way()
+    return make()
+
+
 def _let_go(forms: list[Form], device: torch.device) -> None:
-    """Free the sessions of some forms and their memory."""
-    _wait(device)  # what still runs must not lose its memory
+    """Free the sessions of some forms and their memory, once nothing of theirs runs any more."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     for form in forms:
         del _kept[form]
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def forget() -> None:

@@ -6,7 +6,6 @@ in no fixed order, so two runs differ in the last bits.
 Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
 """
 
-import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from fedrepro.data import Data
 from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why_not
 from fedrepro.kernels.fused.session import COMPUTE, Session, Size
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.sessions import StackMemoryError, here
+from fedrepro.kernels.sessions import StackMemoryError, here, roomy
 from fedrepro.optim import Sgd
 from fedrepro.plan import BatchPlan
 from fedrepro.stack import Stack, concatenate
@@ -73,12 +72,12 @@ def _session(key: tuple, make: Callable[[], _Kept]) -> _Kept:
 
 def _roomy(make: Callable[[], Made]) -> Made:
     """Make something; if memory runs out, once more without the recordings of earlier rounds."""
-    # Not inside `except`: the error holds on to what was made before memory ran out.
-    with contextlib.suppress(torch.OutOfMemoryError):
-        return make()
+    return roomy(make, _give_way)
+
+
+def _give_way() -> None:
     _sessions.clear()
     torch.cuda.empty_cache()
-    return make()
 
 
 def _load(session: Session, stack: Stack) -> None:
