@@ -29,7 +29,7 @@ notebooks: .venv/.notebooks  ## run every notebook with its default parameters a
 	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && mkdir "$$room/runs" "$$room/data" && \
 	find notebooks -name '*.ipynb' -not -path '*/.*' | sort | \
 	FEDREPRO_RUNS="$$room/runs" FEDREPRO_DATA="$$room/data" CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2 \
-	xargs $(BIN)/python -m fedrepro.batch
+	xargs $(BIN)/python -m fedrepro.notebooks.batch
 
 clean:  ## remove the environment and the caches; runs/, data/ and results/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -10,10 +10,15 @@ from pathlib import Path
 import torch
 
 import fedrepro
-from fedrepro import bench, papers, paths, record
+from fedrepro import papers
+from fedrepro.bench import command as bench
+from fedrepro.core import paths
+from fedrepro.core.files import StoreError
 from fedrepro.papers import SCALES, Cell, Item
-from fedrepro.runs import LOST, Outcome, Run, choose_device, play_all
-from fedrepro.store import Store, StoreError
+from fedrepro.runs import record
+from fedrepro.runs.machine import LOST, choose_device
+from fedrepro.runs.play import Outcome, Run, play_all
+from fedrepro.runs.store import Store
 
 
 def budget_seconds(text: str) -> float:
@@ -210,7 +215,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(items: list[Item], options: argparse.Namespace) -> int:
-    from fedrepro.assemble import fingerprint
+    from fedrepro.federation.assemble import fingerprint
 
     store = Store()
     for cell, run in _planned(items, options):
@@ -222,7 +227,8 @@ def _show(items: list[Item], options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from fedrepro import batch, report
+    from fedrepro.notebooks import batch
+    from fedrepro.report import report
 
     items = _items(options.items)
     done, store = _play(items, options)
@@ -268,7 +274,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from fedrepro import report
+    from fedrepro.report import report
 
     if options.record:
         written = report.write_report(paths.recorded_folder(), folders=[paths.recorded_folder()])
@@ -298,8 +304,8 @@ def _count(item: Item, scale: str) -> str:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from fedrepro.data import available, data_root
-    from fedrepro.prepare import prepare
+    from fedrepro.data.data import available, data_root
+    from fedrepro.data.prepare.prepare import prepare
 
     if options.action == "prepare":
         print(prepare(options.name, archive=options.archive, from_folder=options.from_folder))

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 # A machine with a GPU may have little else than torch: what cannot be imported there must not stop `-m gpu`.
-NEEDS = {"hypothesis": ["test_partition.py"], "matplotlib": ["test_performance.py", "test_plots.py"]}
+NEEDS = {
+    "hypothesis": ["data/test_partition.py"],
+    "matplotlib": ["bench/test_performance.py", "plots/test_plots.py"],
+}
 lacking = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore = [name for package in lacking for name in NEEDS[package]]
 if "hypothesis" not in lacking:

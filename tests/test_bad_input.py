@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-import fedrepro.data
+import fedrepro.data.data
 from fedrepro import papers
-from fedrepro.assemble import split
 from fedrepro.cli import main
-from fedrepro.data import DATASETS, Split, files
-from fedrepro.runs import Outcome, Run, choose_device, play
-from fedrepro.setting import Setting
-from fedrepro.store import NUMERICS, Store
+from fedrepro.core.setting import Setting
+from fedrepro.data.data import DATASETS, Split, files
+from fedrepro.federation.assemble import split
+from fedrepro.runs.machine import choose_device
+from fedrepro.runs.play import Outcome, Run, play
+from fedrepro.runs.store import NUMERICS, Store
 
 FEDBE = papers.load("fedbe")
 TABLE = "fedbe/table1_methods"
@@ -238,10 +239,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data root with a CIFAR-10 of forty images, with the checksums of another content."""
     sizes: dict[Split, int] = {"train": 20, "test": 20}
     small = dataclasses.replace(DATASETS["cifar10"], sizes=sizes)
-    monkeypatch.setattr(fedrepro.data, "DATASETS", {**DATASETS, "cifar10": small})
+    monkeypatch.setattr(fedrepro.data.data, "DATASETS", {**DATASETS, "cifar10": small})
     root = tmp_path / "data"
     (root / "cifar10").mkdir(parents=True)
-    for part in fedrepro.data.SPLITS:
+    for part in fedrepro.data.data.SPLITS:
         images, labels = files("cifar10", part, root)
         np.save(images, np.zeros((20, 32, 32, 3), np.uint8))
         np.save(labels, np.arange(20) % 10)

@@ -13,11 +13,16 @@ import pytest
 import torch
 
 import fedrepro
-from fedrepro import batch, papers, paths, record, report, runs
-from fedrepro.assemble import assemble
+from fedrepro import papers
 from fedrepro.cli import budget_seconds, main, parser
-from fedrepro.datasets import DATASETS
-from fedrepro.store import Store
+from fedrepro.core import paths
+from fedrepro.data.datasets import DATASETS
+from fedrepro.federation.assemble import assemble
+from fedrepro.notebooks import batch
+from fedrepro.report import report
+from fedrepro.runs import play as runs
+from fedrepro.runs import record
+from fedrepro.runs.store import Store
 
 FEDBE = papers.load("fedbe")
 TABLE = "fedbe/table1_methods"

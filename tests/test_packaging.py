@@ -83,7 +83,7 @@ def test_the_core_needs_neither_plots_nor_jupyter() -> None:
         for module in modules
         if not module.startswith("fedrepro.plots") and not module.endswith(".__main__")
     ]
-    assert "fedrepro.batch" in core
+    assert "fedrepro.notebooks.batch" in core
     run = subprocess.run(
         [sys.executable, "-c", BLOCK, EXTRAS, *core], cwd=ROOT, capture_output=True, text=True, check=False
     )

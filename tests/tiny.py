@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrepro.architecture import Architecture
-from fedrepro.data import Data
-from fedrepro.federation import Federation
-from fedrepro.plan import BatchPlan, Participants
-from fedrepro.posterior import Aggregation
-from fedrepro.server import BySize
-from fedrepro.setting import Setting
-from fedrepro.stack import Layout, Stack, mix
+from fedrepro.core.setting import Setting
+from fedrepro.core.stack import Layout, Stack, mix
+from fedrepro.data.data import Data
+from fedrepro.federation.federation import Federation
+from fedrepro.kernels.batches import BatchPlan
+from fedrepro.models.architecture import Architecture
+from fedrepro.stages.plan import Participants
+from fedrepro.stages.teach import Aggregation
+from fedrepro.stages.weigh import BySize
 
 Array = NDArray[np.float64]
 

@@ -3,7 +3,8 @@
 import importlib
 from types import ModuleType
 
-from fedrepro.kernels import graph, plain, stacked, threads
+from fedrepro.kernels import plain, stacked, threads
+from fedrepro.kernels.graph import graph
 
 KERNELS: dict[str, ModuleType] = {
     "plain": plain,

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.data import Data
+from fedrepro.data.data import Data
 
 
 def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor, *, pad: int) -> Tensor:

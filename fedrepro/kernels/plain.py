@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.architecture import Architecture
-from fedrepro.data import Data
+from fedrepro.core.stack import Stack
+from fedrepro.data.data import Data
+from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.inputs import inputs
-from fedrepro.optim import Proximal, Sgd
-from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack
+from fedrepro.kernels.step import Proximal, Sgd
+from fedrepro.models.architecture import Architecture
 
 PRECISIONS = ("float32", "bfloat16", "float64")
 TINY = 1e-30  # in place of a length of zero, whose direction is zero as well

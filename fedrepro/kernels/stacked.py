@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrepro.architecture import Architecture
-from fedrepro.data import Data
-from fedrepro.kernels import graph, threads
+from fedrepro.core.stack import Stack
+from fedrepro.data.data import Data
+from fedrepro.kernels import threads
+from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.graph import graph
 from fedrepro.kernels.memory import keep_freed_memory
 from fedrepro.kernels.plain import Trained
-from fedrepro.optim import Sgd
-from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack
+from fedrepro.kernels.step import Sgd
+from fedrepro.models.architecture import Architecture
 
 
 @dataclass(frozen=True)

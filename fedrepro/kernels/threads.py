@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedrepro.architecture import Architecture
-from fedrepro.data import Data
+from fedrepro.core.stack import Stack
+from fedrepro.data.data import Data
 from fedrepro.kernels import plain
+from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.graph.sessions import share_out
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.sessions import share_out
-from fedrepro.optim import Sgd
-from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack
+from fedrepro.kernels.step import Sgd
+from fedrepro.models.architecture import Architecture
 
 Made = TypeVar("Made")
 

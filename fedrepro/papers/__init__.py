@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.setting import Setting, nearest
+from fedrepro.core.setting import Setting, nearest
 
 FOLDER = Path(__file__).parent
 SCALES = ("smoke", "short", "paper")

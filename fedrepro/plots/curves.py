@@ -10,20 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from fedrepro.plots.frames import by_cell, ordered, require
-from fedrepro.plots.style import (
-    INK,
-    LOOKS,
-    PAPER,
-    End,
-    Look,
-    Picture,
-    drawn,
-    heading,
-    ink,
-    label_ends,
-    look,
-    note,
-)
+from fedrepro.plots.style import INK, LOOKS, PAPER, End, Look, Picture, drawn, heading, ink, label_ends, look, note
 
 
 @drawn

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedrepro.architecture import Architecture
-from fedrepro.bench_timing import precision_of
-from fedrepro.data import Data
-from fedrepro.federation import Federation
-from fedrepro.optim import Constant, Sgd
-from fedrepro.plan import Augment, BatchPlan, batch_plan
-from fedrepro.rng import generator
-from fedrepro.stack import Stack, mix
+from fedrepro.bench.timing import precision_of
+from fedrepro.core.rng import generator
+from fedrepro.core.stack import Stack, mix
+from fedrepro.data.data import Data
+from fedrepro.federation.federation import Federation
+from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
+from fedrepro.kernels.step import Sgd
+from fedrepro.models.architecture import Architecture
+from fedrepro.stages.rates import Constant
 
 LR, MOMENTUM, PAD = 0.01, 0.9, 2
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedrepro.bench_timing import precision_of
-from fedrepro.runs import provenance
+from fedrepro.bench.timing import precision_of
+from fedrepro.runs.machine import provenance
 
 HERE = Path(__file__).parent
 PEERS = (  # script, in bfloat16 as well

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from peer_common import LR, MOMENTUM, PAD, Work, cpu_only, main
 from torch import Tensor, nn
 
-from fedrepro.data import Data
+from fedrepro.data.data import Data
 from fedrepro.kernels.inputs import inputs
 
 

@@ -16,15 +16,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedrepro.architecture import Architecture
-from fedrepro.data import Data
+from fedrepro.core.stack import Stack, concatenate
+from fedrepro.data.data import Data
+from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why_not
 from fedrepro.kernels.fused.session import COMPUTE, Session, Size
+from fedrepro.kernels.graph.sessions import StackMemoryError, here, roomy
 from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.sessions import StackMemoryError, here, roomy
-from fedrepro.optim import Sgd
-from fedrepro.plan import BatchPlan
-from fedrepro.stack import Stack, concatenate
+from fedrepro.kernels.step import Sgd
+from fedrepro.models.architecture import Architecture
 
 Made = TypeVar("Made")
 IMAGES = 8192  # images of all members in flight when predicting

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedrepro.architecture import Architecture
+from fedrepro.models.architecture import Architecture
 from fedrepro.models.resnet import Block, ResNet
 
 ALIGN = 16

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import triton
 
-from fedrepro.architecture import Architecture
 from fedrepro.kernels.fused import plan
 from fedrepro.kernels.fused.plan import Tile, network
 from fedrepro.kernels.fused.session import Session, Size
+from fedrepro.models.architecture import Architecture
 
 TABLES = {"conv": plan.CONV, "conv_back": plan.CONV_BACK, "conv_grad": plan.GRAD}
 BLOCKS = {16: 1, 32: 4, 64: 7}  # a block of ResNet-20 with these channels on both sides

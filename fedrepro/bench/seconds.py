@@ -1,0 +1,74 @@
+"""Seconds of the work that an ensemble adds to a round, at a paper's sizes: measured, and beside the paper's.
+
+FedBE's appendix D.1 gives seconds for an RTX 2080 Ti. Drawing samples takes so little that it is timed where it
+is asked for; predicting and distilling are sizes over the images/s that `fedrepro bench` recorded.
+
+Shapes: S clients, M samples, P parameters.
+"""
+
+import statistics
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from fedrepro.bench.roofline import wait
+from fedrepro.core.rng import Streams
+from fedrepro.core.setting import Setting
+from fedrepro.federation.federation import Federation
+from fedrepro.methods import catalogue as methods
+from fedrepro.stages.teach import Aggregation
+
+BUILD, PREDICT, DISTILL = "build the posterior and sample", "predictions of one model", "distillation"
+
+
+def posterior_seconds(setting: Setting, federation: Federation, *, repeats: int = 5) -> float:
+    """Time fitting the posterior to the clients' models and drawing its samples.
+
+    The models are random: their values do not matter to the time, their sizes do.
+
+    Args:
+        setting: its clients S, samples M and posterior are used.
+        federation: whose network and device are used; its clients are not.
+        repeats: timed calls, after one that is not timed.
+
+    Returns:
+        The median, in seconds.
+    """
+    start = federation.start(0)
+    clients = start.take([0] * setting.clients)
+    clients.params.add_(torch.randn_like(clients.params), alpha=0.01)
+    shares = torch.full((1, setting.clients), 1 / setting.clients, dtype=torch.float64)
+    ends = Aggregation(start.take([0] * setting.clients), clients, shares, start)
+    draw, found = methods.posterior(setting), []
+    for _ in range(repeats + 1):
+        wait(federation.device.type)
+        began = time.perf_counter()
+        draw(ends, federation, Streams(0, 0))
+        wait(federation.device.type)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found[1:])
+
+
+def recorded_seconds(setting: Setting, throughput: Path) -> pd.DataFrame:
+    """Turn recorded images/s into the seconds of one round.
+
+    Args:
+        setting: its network, public images and epochs of distillation are used.
+        throughput: a file of `fedrepro bench`. Of several measurements of a device the fastest counts.
+
+    Returns:
+        Columns what (`PREDICT`, `DISTILL`), device (with the precision of its convolutions, which is not asked
+        to be the setting's) and seconds; no line where nothing was recorded.
+    """
+    images = {PREDICT: setting.public_images, DISTILL: setting.public_images * setting.distill_epochs}
+    metrics = {PREDICT: "predict_images_per_s", DISTILL: "distill_images_per_s"}
+    table = pd.read_csv(throughput)
+    table = table[table["model"] == setting.model]
+    table = table.assign(device=table["device"] + ", " + table["precision"])
+    lines = []
+    for what, metric in metrics.items():
+        fastest = table[table["metric"] == metric].groupby("device")["value"].max()
+        lines += [(what, device, images[what] / rate) for device, rate in fastest.items()]
+    return pd.DataFrame(lines, columns=["what", "device", "seconds"])

@@ -1,0 +1,130 @@
+"""Who takes part in a round, and which images go into which step.
+
+Every random choice of training (participants, shuffles, crops, flips) is made here, before any kernel runs,
+so that all kernels see the same batches and must agree.
+
+Shapes: S clients of the round, T steps, B batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random crop after padding with black, and horizontal flip (FedBE App. B: 2 pixels on CIFAR).
+
+    Args:
+        pad: pixels added on each side before the crop, in [0, 16]; 0 crops nothing.
+        flip: whether to mirror each image with probability 1/2.
+    """
+
+    pad: int
+    flip: bool
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not 0 <= self.pad <= 16:
+            raise ValueError(f"pad must be in [0, 16] pixels, got {self.pad}")
+
+
+NO_AUGMENT = Augment(pad=0, flip=False)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which images each member sees at each step, and how they are augmented.
+
+    index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, True for the first images of a step and
+    False for the places left over (a member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8
+    crop offsets (down, right) in [0, 2 pad]; flip: [S, T, B] bool; pad: pixels.
+    """
+
+    index: Tensor
+    mask: Tensor
+    shift: Tensor
+    flip: Tensor
+    pad: int
+
+    def to(self, device: torch.device) -> "BatchPlan":
+        """Move the plan to a device."""
+        return BatchPlan(
+            self.index.to(device), self.mask.to(device), self.shift.to(device), self.flip.to(device), self.pad
+        )
+
+
+LAST_BATCH = ("keep", "drop", "merge")
+
+
+def _cuts(images: int, batch_size: int, last_batch: str) -> list[int]:
+    """Return the batch sizes of one epoch, in order; with "drop" they leave out the last images."""
+    full, rest = divmod(images, batch_size)
+    sizes = [batch_size] * full
+    if rest and full and last_batch == "drop":
+        return sizes
+    if rest == 1 and full and last_batch == "merge":
+        return [*sizes[:-1], batch_size + 1]
+    return sizes + [rest] * (rest > 0)
+
+
+def batch_plan(
+    parts: Sequence[Tensor],
+    generators: Sequence[torch.Generator],
+    *,
+    epochs: Sequence[int],
+    batch_size: int,
+    augment: Augment,
+    last_batch: str = "merge",
+) -> BatchPlan:
+    """Shuffle each member's images anew for each epoch and cut them into batches.
+
+    Args:
+        parts: S int64 vectors, the positions of each member's images.
+        generators: S CPU generators; a member's draws come from its own and from no other.
+        epochs: S numbers of passes, >= 1.
+        batch_size: images per step, >= 1.
+        augment: how images are augmented.
+        last_batch: what becomes of a last, shorter batch: "keep"; "drop"; or "merge", which keeps it but adds
+            a single left-over image to the batch before it, since BatchNorm on one image is meaningless.
+
+    Returns:
+        A plan [S, T, B] on the CPU, T the largest number of steps and B the largest batch.
+
+    Raises:
+        ValueError: for a member without images, an unknown `last_batch` or a batch size below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+    if min(epochs, default=1) < 1:
+        raise ValueError(f"epochs must be >= 1, got {list(epochs)}")
+    if last_batch not in LAST_BATCH:
+        raise ValueError(f"last_batch must be one of {LAST_BATCH}, got {last_batch!r}")
+    for member, part in enumerate(parts):
+        if len(part) == 0:
+            raise ValueError(f"member {member} has no images to train on")
+    orders, sizes = [], []
+    for part, source, passes in zip(parts, generators, epochs, strict=True):
+        cuts = torch.tensor(_cuts(len(part), batch_size, last_batch))
+        kept = int(cuts.sum())
+        orders.append(torch.cat([part[torch.randperm(len(part), generator=source)][:kept] for _ in range(passes)]))
+        sizes.append(cuts.repeat(passes))
+    shape = (len(parts), max(map(len, sizes)), max(int(s.max()) for s in sizes))
+    index = torch.zeros(shape, dtype=torch.int64)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    shift = torch.zeros(*shape, 2, dtype=torch.uint8)
+    flip = torch.zeros(shape, dtype=torch.bool)
+    for member, (order, steps, source) in enumerate(zip(orders, sizes, generators)):
+        filled = torch.arange(shape[2]) < steps[:, None]  # row by row, the places that the order fills
+        mask[member, : len(steps)] = filled
+        index[member, : len(steps)].masked_scatter_(filled, order)
+        # The draws of a member depend on its own steps alone, not on the longest member's.
+        own = (len(steps), int(steps.max()))
+        if augment.pad:
+            offsets = torch.randint(2 * augment.pad + 1, (*own, 2), generator=source, dtype=torch.uint8)
+            shift[member, : own[0], : own[1]] = offsets
+        if augment.flip:
+            flip[member, : own[0], : own[1]] = torch.rand(own, generator=source) < 0.5
+    return BatchPlan(index, mask, shift, flip, augment.pad)

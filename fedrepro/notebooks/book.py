@@ -1,0 +1,335 @@
+"""What a paper notebook works with: one item at one scale, from its settings to its verdict.
+
+A notebook holds choices, prose and pictures; every loop is here or below.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro import papers
+from fedrepro.bench.seconds import BUILD, posterior_seconds, recorded_seconds
+from fedrepro.core import paths
+from fedrepro.core.rng import Streams
+from fedrepro.core.setting import Setting
+from fedrepro.core.state import State
+from fedrepro.data.partition import class_counts
+from fedrepro.federation.assemble import assemble
+from fedrepro.federation.federation import Federation
+from fedrepro.methods import catalogue as methods
+from fedrepro.methods.compose import Method, shown
+from fedrepro.papers import Cell
+from fedrepro.report import verdict
+from fedrepro.runs import record
+from fedrepro.runs.machine import choose_device, provenance
+from fedrepro.runs.play import Outcome, Run, play_all
+from fedrepro.runs.store import Store
+from fedrepro.stages.round import Trace
+
+
+class Book:
+    """An item of a paper at a scale, opened in a notebook.
+
+    Args:
+        item: such as "fedbe/table1_methods".
+        scale: "smoke", "short" or "paper".
+        seeds: seeds 0..seeds-1 are run.
+        device: "auto", "cpu" or "cuda".
+        out: folder for figures; empty for `results/figures`.
+
+    Raises:
+        ValueError: for an unknown item, scale or device, or no seeds.
+    """
+
+    def __init__(self, item: str, *, scale: str, seeds: int, device: str = "auto", out: str = "") -> None:
+        if seeds < 1:
+            raise ValueError(f"seeds must be >= 1, got {seeds}")
+        (self.item,) = papers.find(item)
+        pd.set_option("display.max_colwidth", None, "display.max_rows", 100)  # sentences and tables in full
+        self.paper = papers.load(self.item.paper)
+        self.scale, self.seeds = scale, seeds
+        self.device = choose_device(device)
+        self.folder = Path(out).absolute() if out else paths.made_folder()
+        self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
+        self._outcomes: list[tuple[Cell, Outcome]] = []
+
+    def settings(self) -> pd.DataFrame:
+        """Return every value with its source, and how this scale departs from it."""
+        table = self.paper.sources(self.item.name)
+        here = [list(dict.fromkeys(cell.setting.asdict()[name] for cell in self.cells)) for name in table["name"]]
+        shown = {
+            "paper": [_show(values) for values in table["value"]],
+            f"{self.scale} scale": [_show(values) for values in here],
+            "": table["kind"],
+            "where, or why": table["source"],
+        }
+        return pd.DataFrame(shown).set_index(table["name"])
+
+    def presets(self) -> pd.DataFrame:
+        """Return the named differences between the paper and its released code, and the settings of each."""
+        lines = [(p.name, _show_changes(p.values), p.paper, p.code) for p in self.paper.presets.values()]
+        names = ["preset", "settings", "the paper", "the released code"]
+        return pd.DataFrame(lines, columns=names).set_index("preset")
+
+    def setting(self, *labels: str) -> Setting:
+        """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
+        return self._setting(self.scale, self.cells, labels)
+
+    def _setting(self, scale: str, cells: Sequence[Cell], labels: Sequence[str]) -> Setting:
+        for cell in cells:
+            if set(labels) <= set(cell.labels.values()):
+                return cell.setting
+        raise ValueError(f"no cell of {self.item.key} at scale {scale} has the labels {labels}")
+
+    def federation(self, setting: Setting, seed: int = 0) -> Federation:
+        """Build the federation of a setting on this book's device."""
+        return assemble(setting, seed, self.device)
+
+    def counts(self, federation: Federation) -> Any:
+        """Return how many images of each class each client holds, an int array [S, C]."""
+        labels = federation.data.labels.cpu().numpy()
+        return class_counts(labels, [p.numpy() for p in federation.parts], federation.data.class_count)
+
+    def method(self, setting: Setting) -> Method:
+        """Build the method of a setting."""
+        return methods.build(setting)
+
+    def one_round(self, method: Method, federation: Federation, seed: int = 0) -> tuple[State, Trace]:
+        """Play the first round of a run."""
+        return method.round(method.init(federation, seed), federation, Streams(seed, 0))
+
+    def stages(self, *labels: str) -> pd.DataFrame:
+        """Return the stages of each method of the item, one column per method, for cells with the labels."""
+        chosen = [c for c in self.cells if set(labels) <= set(c.labels.values())]
+        found: dict[str, dict[str, str]] = {}
+        for cell in chosen:
+            name = cell.labels.get("method", cell.row)
+            stages = methods.build(cell.setting).stages
+            found.setdefault(name, {stage: _brief(value) for stage, value in stages})
+        return pd.DataFrame(found).fillna("")
+
+    def run(self, progress: bool = True) -> pd.DataFrame:
+        """Play all runs of the item, or read those that are done, and return one line per run.
+
+        Runs that diverged are told and have no line: at some settings of a sweep that is the result.
+
+        Raises:
+            RuntimeError: if a run failed, with the reasons.
+        """
+        store = Store()
+        asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
+        runs = [Run(cell.setting, seed, f"{cell.row} {cell.column}") for cell, seed in asked]
+        outcomes = play_all(runs, store, device=self.device, progress=progress)
+        empty = [(f"{r.label}, seed {r.seed}: {o.error}", o.error) for r, o in zip(runs, outcomes) if not o.record]
+        diverged = [line for line, error in empty if error.startswith(("DivergedError", "ArithmeticError"))]
+        failed = [line for line, _ in empty if line not in diverged]
+        if diverged:
+            print("diverged:\n" + "\n".join(diverged))
+        if failed or len(empty) == len(runs):
+            raise RuntimeError("runs without a result:\n" + "\n".join(failed or diverged))
+        self._outcomes = [(cell, outcome) for (cell, _), outcome in zip(asked, outcomes)]
+        record.write(self.folder, self.item.key, self.scale, self._found())
+        return self.results
+
+    def keep(self, found: pd.DataFrame) -> None:
+        """Record numbers that a toy notebook made itself: columns name, seed, accuracy (percent).
+
+        The toy runs at the paper's full scale whatever the book's scale, so its record is one of paper scale.
+        """
+        values = found.rename(columns={"name": "row", "accuracy": "result"}).assign(column=self.cells[0].column)
+        setting = self.paper.cells(self.item.name, "paper")[0].setting
+        record.write_values(self.folder, self.item.key, "paper", values, setting, provenance("cpu"))
+
+    def _found(self) -> list[tuple[Cell, str, dict[str, Any]]]:
+        return [(c, o.key, o.record) for c, o in self._outcomes if o.record is not None]
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One line per run of this session, with the cell's labels as columns."""
+        rows = [dict(cell.labels) | record.run_row(cell, self.scale, key, r) for cell, key, r in self._found()]
+        return pd.DataFrame(rows)
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """One line per run and round of this session, with the cell's labels as columns."""
+        return pd.DataFrame(
+            [dict(cell.labels) | row for cell, _, r in self._found() for row in record.round_rows(cell, r)]
+        )
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Where records are read from: the repository's, then this session's."""
+        committed = [paths.recorded_folder()] if paths.checkout() else []
+        return [folder for folder in committed if folder != self.folder] + [self.folder]
+
+    def comparison(self) -> pd.DataFrame:
+        """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does."""
+        return verdict.comparison(self.paper, self.item.name, self.folders)
+
+    def table(self) -> pd.DataFrame:
+        """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
+        found = self.comparison()
+        printed = verdict.decimals(found["paper_mean"]), verdict.decimals(found["paper_std"])
+        shown: dict[str, list[str]] = {
+            "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
+            "recorded at paper scale": _spread(
+                found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]
+            ),
+            "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
+            "verdict": list(found["verdict"]),
+            "short": _spread(found["short_mean"], None, found["short_seeds"]),
+            "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
+        }
+        index = pd.MultiIndex.from_frame(found[["row", "column"]])
+        return pd.DataFrame(shown, index=index)
+
+    def points(self, *, best: bool = False) -> pd.DataFrame:
+        """Return the comparison for plotting, one line per number.
+
+        With `best`, smoke numbers are left out where there are others: at their height nothing else can be seen.
+
+        Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
+        """
+        found = self.comparison()
+        sources = {"paper": "paper", "recorded": "recorded (paper)", "short": "recorded (short)"}
+        sources["smoke"] = "this run (smoke)"
+        tables = []
+        for name, source in sources.items():
+            runs = found["paper_runs" if name == "paper" else f"{name}_seeds"]
+            std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
+            one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
+            tables.append(one.dropna(subset=["mean"]))
+        found = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
+        smoke = found["source"] == sources["smoke"]
+        return self._labelled(found[~smoke] if best and not smoke.all() else found)
+
+    def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Put the labels of each row's cell at paper scale in front of its columns."""
+        labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
+        known = [dict(labels.get((r, c), {})) for r, c in zip(frame["row"], frame["column"])]
+        return pd.concat([pd.DataFrame(known, index=frame.index), frame], axis=1)
+
+    def claims(self) -> pd.DataFrame:
+        """Return what the paper says of this item, and whether its own numbers and the records bear it out.
+
+        `reading` is how we read a sentence that leaves something open. What smoke runs say is left out.
+        """
+        table = verdict.claims(self.paper, self.folders).fillna({"reading": ""})
+        shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
+        return table[table["item"] == self.item.name].set_index("id")[shown]
+
+    def seconds(self, *labels: str) -> pd.DataFrame:
+        """Return the seconds that an ensemble adds to a round at paper scale, beside those that the paper prints.
+
+        Drawing the samples is timed here and now; the rest is what `fedrepro bench` recorded on other devices.
+        """
+        full = self._setting("paper", self.paper.cells(self.item.name, "paper"), labels)
+        here = posterior_seconds(full, self.federation(self.setting(*labels)))
+        printed = self.paper.reported.query("item == @self.item.name and metric == 'seconds'")
+        what = printed["row"].str.partition("/")[2]
+        lines = [*zip(what, printed["column"], printed["mean"]), (BUILD, f"here ({self.device})", here)]
+        own = recorded_seconds(full, paths.recorded_folder() / "performance" / "throughput.csv")
+        found = pd.concat([pd.DataFrame(lines, columns=own.columns), own])
+        table = found.pivot(index="what", columns="device", values="seconds")
+        return table.reindex(index=found["what"].unique(), columns=found["device"].unique())
+
+    def differences(self, baselines: Mapping[str, str], column: str) -> tuple[str, pd.DataFrame]:
+        """Return by how many points rows lie above others, seed by seed, at the largest scale that has been run.
+
+        Args:
+            baselines: for each row the row that it is held against; seeds that only one of them has are left out.
+            column: of both.
+
+        Returns:
+            The scale, and columns name (the row), seed, accuracy (the difference, in points).
+
+        Raises:
+            ValueError: if no row has been run beside its baseline.
+        """
+        for scale in reversed(papers.SCALES):
+            made = verdict.records(self.paper, self.item.name, scale, self.folders)
+            seeds = {
+                row: lines.set_index("seed")["result"]
+                for row, lines in made[made["column"] == column].groupby("row")
+            }
+            pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in seeds]
+            above = {row: (seeds[row] - seeds[base]).dropna() for row, base in pairs}
+            lines = [(row, seed, value) for row, found in above.items() for seed, value in found.items()]
+            if lines:
+                return scale, pd.DataFrame(lines, columns=["name", "seed", "accuracy"])
+        raise ValueError(f"nothing of {self.item.key} in {column!r} has been run beside its baseline")
+
+    def stored(self, name: str) -> pd.DataFrame:
+        """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper"."""
+        return pd.read_csv(self.folders[0] / self.item.key / f"{name}.csv")
+
+    def reference(self, item: str, rows: dict[str, str], columns: list[str]) -> dict[str, dict[str, float]]:
+        """Return the paper's numbers of another item, {name: {column: mean}} for {name: row}, to plot beside."""
+        found = self.paper.reported.query("item == @item").drop_duplicates(["row", "column"])
+        means = found.set_index(["row", "column"])["mean"]
+        return {name: {column: float(means[row, column]) for column in columns} for name, row in rows.items()}
+
+    def shapes(self, state: State, trace: Trace, federation: Federation) -> pd.DataFrame:
+        """Return what each stage of a round handed on, and its shape."""
+        rows: list[tuple[str, str, Sequence[int]]] = [
+            ("plan", "clients of the round", (len(trace.who.clients),)),
+            ("train", "clients' parameters [S, P]", trace.clients.params.shape),
+            ("train", "clients' BatchNorm statistics [S, Q]", trace.clients.buffers.shape),
+            ("weigh", "shares [K, S]", trace.shares.shape),
+            ("server", "average [K, P]", trace.average.params.shape),
+            ("teach", "teachers [M, P]", trace.teacher.members.params.shape),
+            ("combine", "targets on the public images [N, C]", trace.targets.shape),
+            ("distill", "next global model [K, P]", state.models.params.shape),
+            ("", "test images", (len(federation.test),)),
+        ]
+        shown = [(stage, what, str(tuple(shape))) for stage, what, shape in rows]
+        return pd.DataFrame(shown, columns=["stage", "what", "shape"]).set_index("stage")
+
+    def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
+        """Return the committed records of this item at a scale, with the cells' labels as columns.
+
+        Of a cell recorded in several precisions only the one with the most seeds is taken.
+        """
+        committed = record.in_one_precision(record.read(self.folders[0], self.item.key, scale, rounds=rounds))
+        if rounds:
+            committed = committed.dropna(subset=["accuracy"])
+        return self._labelled(committed)
+
+    def save(self, figure: Any, *, data: pd.DataFrame, alt: str, name: str | None = None) -> list[str]:
+        """Save a figure with its data and its description; returns the names of the files."""
+        from fedrepro import plots
+
+        name = f"{name or self.item.name}_{self.scale}"  # scales never overwrite each other's figures
+        written = plots.save(figure, self.folder / self.item.key, name, data=data, alt=alt)
+        return [path.name for path in written]
+
+
+def _show(values: list[object]) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+
+
+def _show_changes(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {_show([value])}" for name, value in values.items())
+
+
+def _brief(stage: object) -> str:
+    sources = getattr(stage, "sources", None)
+    return " + ".join(_brief(s) for s in sources) if sources else shown(stage)
+
+
+def _spread(
+    mean: pd.Series, std: pd.Series | None, runs: pd.Series, decimals: tuple[int, int] = (1, 1)
+) -> list[str]:
+    """Format "74.5 ± 0.5 (5)" per line, or nothing where there is no number."""
+    spreads = [float("nan")] * len(mean) if std is None else std
+    texts = []
+    for middle, spread, count in zip(mean, spreads, runs):
+        if pd.isna(middle):
+            texts.append("")
+            continue
+        around = "" if pd.isna(spread) else f" ± {spread:.{decimals[1]}f}"
+        texts.append(f"{middle:.{decimals[0]}f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
+    return texts

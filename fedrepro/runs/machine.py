@@ -1,0 +1,80 @@
+"""Where numbers are made: the device, the machine, the versions and the commit."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedrepro
+
+UNKNOWN: dict[str, Any] = {  # the place of rounds from before checkpoints told
+    "threads": 0,
+    **dict.fromkeys(
+        ("device", "torch", "python", "fedrepro", "commit", "date", "engine", "engine_why"), "unknown"
+    ),
+}
+
+
+LOST = "the device no longer answers"
+
+
+def choose_device(name: str) -> str:
+    """Return a torch device name for "auto", "cpu" or "cuda".
+
+    Raises:
+        ValueError: for another name, or for "cuda" where torch sees none.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but this torch sees no CUDA device; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def lost(device: str) -> bool:
+    """Return whether a device no longer answers this process, as after an illegal access to its memory."""
+    if not device.startswith("cuda"):
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Return where and with what numbers are made."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    if device == "cpu" and Path("/proc/cpuinfo").exists():
+        models = [li for li in Path("/proc/cpuinfo").read_text().splitlines() if li.startswith("model name")]
+        name = models[0].split(":", 1)[1].strip() if models else name
+    return {
+        "device": f"{device}: {name}",
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),  # a plain text, which checkpoints can hold
+        "python": platform.python_version(),
+        "fedrepro": fedrepro.__version__,
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _commit() -> str:
+    """Return the checkout's commit, marked if the library itself differs from it.
+
+    Where the library was copied without its history, FEDREPRO_COMMIT may name the commit.
+    """
+    root = Path(fedrepro.__file__).parents[1]
+    if not (root / ".git").exists():
+        return os.environ.get("FEDREPRO_COMMIT", "unknown")
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = ask("status", "--porcelain", "--", "fedrepro")
+    return (ask("rev-parse", "--short=10", "HEAD") or "unknown") + ("-dirty" if changed else "")

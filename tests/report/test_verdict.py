@@ -1,0 +1,335 @@
+"""Judging: gaps worked out by hand, every verdict, and what a comparison takes from which records."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.papers import Paper
+from fedrepro.report.verdict import (
+    COLUMNS,
+    claims,
+    comparison,
+    item_names,
+    judge,
+    records,
+    standard_errors,
+    values,
+)
+from fedrepro.runs import record
+
+NAN = math.nan
+CELL = ["item", "row", "column"]
+Lines = list[dict[str, Any]]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file of records; each line may leave out what does not matter."""
+
+    def write(lines: Lines, item: str = "t", scale: str = "paper", folder: str = "figures") -> Path:
+        defaults = {
+            "row": "A",
+            "column": "x",
+            "seed": 0,
+            "setting_key": "k",
+            "date": "2026-01-02",
+            "commit": "c",
+        }
+        place = tmp_path / folder / "fedbe" / item
+        place.mkdir(parents=True, exist_ok=True)
+        table = pd.DataFrame([defaults | {"scale": scale} | line for line in lines])
+        table.reindex(columns=record.RUN_COLUMNS).to_csv(place / f"{scale}.csv", index=False)
+        return tmp_path / folder
+
+    return write
+
+
+def paper_with(*lines: dict[str, Any]) -> Paper:
+    """Return a paper that prints these numbers; A at x is 70 ± 4 of one run unless a line says otherwise."""
+    defaults: dict[str, Any] = {
+        "item": "t",
+        "source": "Table 1",
+        "row": "A",
+        "column": "x",
+        "metric": "test_acc_pct",
+    }
+    defaults |= {"mean": 70.0, "std": 4.0, "runs": 1.0, "status": "ok", "note": None}
+    return replace(papers.load("fedbe"), reported=pd.DataFrame([defaults | line for line in lines]))
+
+
+def results(*numbers: float, **facts: Any) -> Lines:
+    return [{"seed": seed, "result": number} | facts for seed, number in enumerate(numbers)]
+
+
+def only(table: pd.DataFrame) -> pd.Series:
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+class TestStandardErrors:
+    def test_both_spreads(self) -> None:
+        # Ours: mean 80, variance 18, two runs. sqrt(4^2 / 1 + 18 / 2) = 5.
+        assert standard_errors(70.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(2.0)
+        assert standard_errors(90.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(-2.0)
+        assert standard_errors(70.0, 8.0, 4, [77.0, 83.0]) == pytest.approx(2.0)
+
+    def test_one_run_takes_the_papers_spread(self) -> None:
+        # sqrt(3^2 / 5 + 3^2 / 1) = sqrt(10.8)
+        assert standard_errors(70.0, 3.0, 5, [76.0]) == pytest.approx(6 / math.sqrt(10.8))
+
+    def test_without_the_papers_spread_ours_alone(self) -> None:
+        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
+        assert standard_errors(66.0, NAN, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
+
+    def test_a_spread_over_an_unknown_number_of_runs_is_unknown(self) -> None:
+        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
+        assert standard_errors(66.0, 5.0, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
+        assert math.isnan(standard_errors(66.0, 5.0, NAN, [68.0]))
+
+    @pytest.mark.parametrize(
+        ("mean", "std", "runs", "ours"),
+        [
+            (70.0, NAN, NAN, [71.0]),
+            (70.0, 1.0, 5, []),
+            (NAN, 1.0, 5, [71.0, 72.0]),
+            (70.0, NAN, NAN, [64.1, 64.1, 64.1]),  # their computed spread is noise, not 0
+            (70.0, 0.0, 5, [71.0]),
+        ],
+    )
+    def test_nothing_known(self, mean: float, std: float, runs: float, ours: list[float]) -> None:
+        assert math.isnan(standard_errors(mean, std, runs, ours))
+
+    def test_refuses_what_is_no_number(self) -> None:
+        with pytest.raises(ValueError, match="at least 0, got -1"):
+            standard_errors(70.0, -1.0, 5, [71.0])
+        with pytest.raises(ValueError, match="finite"):
+            standard_errors(70.0, 1.0, 5, [71.0, NAN])
+
+
+def cell(mean: float = 70.0, std: float = NAN, runs: float = NAN, status: str = "ok") -> dict[str, Any]:
+    return {"mean": mean, "std": std, "runs": runs, "status": status}
+
+
+class TestJudge:
+    @pytest.mark.parametrize(
+        ("mean", "word"), [(65.0, "reproduced"), (64.9, "off"), (95.0, "reproduced"), (95.1, "off")]
+    )
+    def test_three_standard_errors(self, mean: float, word: str) -> None:
+        # A standard error is 5 points here, and our mean 80.
+        assert judge(cell(mean, 4.0, 1), [77.0, 83.0], scale="paper").word == word
+
+    @pytest.mark.parametrize(
+        ("mean", "ours", "word"),
+        [(76.6, 77.1, "reproduced"), (76.6, 76.1, "reproduced"), (76.6, 77.2, "off")],
+    )
+    def test_half_a_point_where_no_spread_is_known(self, mean: float, ours: float, word: str) -> None:
+        assert judge(cell(mean), [ours], scale="paper").word == word
+
+    def test_a_known_spread_comes_before_the_half_point(self) -> None:
+        # 0.4 points, but more than four standard errors: variance 0.005, sqrt(0.005 + 0.005/2) = 0.0866.
+        verdict = judge(cell(70.0), [70.35, 70.45], scale="paper")
+        assert verdict.word == "off"
+        assert (verdict.gap_points, verdict.gap_se) == (pytest.approx(0.4), pytest.approx(0.4 / 0.0075**0.5))
+
+    @pytest.mark.parametrize("scale", ["smoke", "short"])
+    def test_a_smaller_scale_is_never_a_reproduction(self, scale: str) -> None:
+        verdict = judge(cell(70.0, 1.0, 5), [70.0, 70.0, 70.0], scale=scale)
+        assert verdict.word == "not run"
+        assert math.isnan(verdict.gap_points)
+
+    def test_no_run(self) -> None:
+        assert judge(cell(70.0, 1.0, 5), [], scale="paper").word == "not run"
+
+    @pytest.mark.parametrize("status", ["contradiction", "suspicious"])
+    def test_a_paper_against_itself_is_shown_but_not_judged(self, status: str) -> None:
+        assert judge(cell(status=status), [], scale="paper").word == "paper contradicts itself"
+        verdict = judge(cell(status=status), [71.5], scale="paper")
+        assert (verdict.word, verdict.gap_points) == ("paper contradicts itself", 1.5)
+
+    def test_a_lost_number(self) -> None:
+        assert judge(cell(NAN, status="lost"), [71.0], scale="paper").word == "number lost"
+
+    @pytest.mark.parametrize("status", ["repaired", "inferred"])
+    def test_numbers_read_through_damage_count(self, status: str) -> None:
+        assert judge(cell(status=status), [70.2], scale="paper").word == "reproduced"
+
+    def test_refuses_unknown_words(self) -> None:
+        with pytest.raises(ValueError, match=r"status must be one of .* got 'fine'"):
+            judge(cell(status="fine"), [70.0], scale="paper")
+        with pytest.raises(ValueError, match=r"scale must be one of .* got 'full'"):
+            judge(cell(), [70.0], scale="full")
+        with pytest.raises(ValueError, match="status 'ok' must be known"):
+            judge(cell(NAN), [70.0], scale="paper")
+
+
+class TestReported:
+    def test_sources_that_agree_are_one_cell(self, tmp_path: Path) -> None:
+        damaged = {"status": "repaired", "note": "damaged"}
+        line = only(comparison(paper_with(damaged, {"source": "Table A"}), "t", [tmp_path]))
+        assert list(line.index) == COLUMNS
+        assert (line.paper_mean, line.paper_std, line.paper_runs) == (70.0, 4.0, 1.0)
+        assert (line.source, line.status, line.note) == ("Table 1; Table A", "ok", "damaged")
+        assert line.verdict == "not run"
+
+    def test_sources_that_differ_are_a_contradiction(self, write: Write) -> None:
+        paper = paper_with({}, {"source": "Table A", "mean": 71.0})
+        line = only(comparison(paper, "t", [write(results(70.0))]))
+        assert (line.verdict, line.paper_mean) == ("paper contradicts itself", 70.0)
+        assert line.note == "Table 1 prints 70.0 ± 4.0; Table A prints 71.0 ± 4.0"
+
+    def test_one_doubtful_source_is_enough(self, tmp_path: Path) -> None:
+        paper = paper_with({"source": "Table A"}, {"status": "contradiction", "note": "the text says 60"})
+        assert only(comparison(paper, "t", [tmp_path])).verdict == "paper contradicts itself"
+
+    def test_a_source_can_give_what_another_lost(self, tmp_path: Path) -> None:
+        lost = {"mean": NAN, "std": NAN, "runs": NAN, "status": "lost", "note": "overprinted"}
+        line = only(comparison(paper_with(lost, {"source": "Table A"}), "t", [tmp_path]))
+        assert (line.verdict, line.paper_mean) == ("not run", 70.0)
+        assert only(comparison(paper_with(lost), "t", [tmp_path])).verdict == "number lost"
+
+    def test_every_number_of_fedbe_has_its_line(self, tmp_path: Path) -> None:
+        paper = papers.load("fedbe")
+        found = [
+            (item, line.row, line.column)
+            for item in item_names(paper)
+            for line in comparison(paper, item, [tmp_path]).itertuples()
+        ]
+        assert sorted(found) == sorted(set(map(tuple, paper.reported[CELL].values.tolist())))
+
+
+class TestComparison:
+    def test_a_judged_cell(self, write: Write) -> None:
+        line = only(comparison(paper_with({}), "fedbe/t", [write(results(77.0, 83.0))]))
+        assert (line.recorded_mean, line.recorded_seeds, line.verdict) == (80.0, 2, "reproduced")
+        assert line.recorded_std == pytest.approx(math.sqrt(18))
+        assert (line.gap_points, line.gap_se) == (pytest.approx(10.0), pytest.approx(2.0))
+        assert line.note == ""
+
+    def test_smaller_scales_are_shown_and_not_judged(self, write: Write) -> None:
+        write(results(70.0, 70.2), scale="short")
+        line = only(comparison(paper_with({}), "t", [write(results(70.0), scale="smoke")]))
+        assert (line.short_mean, line.short_seeds) == (pytest.approx(70.1), 2)
+        assert (line.smoke_mean, line.smoke_seeds) == (70.0, 1)
+        assert (line.verdict, line.recorded_seeds) == ("not run", 0)
+        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_se"]].isna().all()
+
+    def test_later_folders_win_seed_by_seed(self, write: Write) -> None:
+        old, new = write(results(60.0, 62.0), folder="old"), write(results(70.0), folder="new")
+        assert only(comparison(paper_with({}), "t", [old, new])).recorded_mean == 66.0
+        assert only(comparison(paper_with({}), "t", [new, old])).recorded_mean == 61.0
+
+    def test_of_several_settings_that_with_most_seeds(self, write: Write) -> None:
+        other = [{"seed": 7, "result": 10.0, "setting_key": "other", "date": "2026-05-05"}]
+        line = only(comparison(paper_with({}), "t", [write(results(60.0, 62.0) + other)]))
+        assert (line.recorded_mean, line.recorded_seeds) == (61.0, 2)
+        assert line.note == "paper scale has records of 2 settings, used is k (2 seeds)"
+
+    def test_another_setting_in_a_later_folder_takes_no_seed_away(self, write: Write) -> None:
+        earlier = write(results(60.0, 61.0, 62.0), folder="figures")
+        later = write([{"seed": 0, "result": 10.0, "setting_key": "other"}], folder="results")
+        line = only(comparison(paper_with({}), "t", [earlier, later]))
+        assert (line.recorded_mean, line.recorded_seeds) == (61.0, 3)
+
+    def test_of_settings_with_as_many_seeds_the_newest(self, write: Write) -> None:
+        other = [{"seed": 7, "result": 10.0, "setting_key": "a", "date": "2026-05-05"}]
+        line = only(comparison(paper_with({"note": "first"}), "t", [write(results(60.0) + other)]))
+        assert line.recorded_mean == 10.0
+        assert line.note == "first; paper scale has records of 2 settings, used is a (1 seed)"
+
+    def test_of_precisions_with_as_many_seeds_float32(self, write: Write) -> None:
+        full = results(60.0, precision="float32")
+        half = results(10.0, precision="bfloat16", date="2026-05-05")
+        line = only(comparison(paper_with({}), "t", [write(full + half)]))
+        assert line.recorded_mean == 60.0
+        half += [{**half[0], "seed": 1, "result": 20.0}]
+        line = only(comparison(paper_with({}), "t", [write(full + half)]))
+        assert (line.recorded_mean, line.recorded_seeds) == (15.0, 2)
+
+    def test_another_precision_in_a_later_folder_takes_no_seed_away(self, write: Write) -> None:
+        earlier = write(results(60.0, 61.0, precision="float32"), folder="figures")
+        later = write(results(10.0, precision="bfloat16"), folder="results")
+        line = only(comparison(paper_with({}), "t", [earlier, later]))
+        assert (line.recorded_mean, line.recorded_seeds) == (60.5, 2)
+
+    def test_cells_beyond_the_papers_come_last_and_are_not_judged(self, write: Write) -> None:
+        lines = results(50.0, row="B", column="y") + results(70.0)
+        table = comparison(paper_with({}), "t", [write(lines)])
+        assert list(zip(table["row"], table["column"])) == [("A", "x"), ("B", "y")]
+        assert list(table["verdict"]) == ["reproduced", "not reported"]
+        assert (table["recorded_mean"].iloc[1], table["status"].iloc[1]) == (50.0, "not reported")
+
+    def test_only_accuracies_are_judged(self, write: Write) -> None:
+        paper = paper_with({"metric": "seconds", "mean": 70.0, "std": NAN, "runs": NAN})
+        line = only(comparison(paper, "t", [write(results(70.0))]))
+        assert line.verdict == "not run"
+        assert line.note == "no accuracy but seconds: never judged"
+
+    def test_labels_that_look_like_numbers(self, write: Write) -> None:
+        folder = write(results(70.0, row="1", column="10"))
+        assert only(comparison(paper_with({"row": "1", "column": "10"}), "t", [folder])).recorded_seeds == 1
+
+    def test_unknown_item(self) -> None:
+        with pytest.raises(ValueError, match="table1_methods"):
+            comparison(papers.load("fedbe"), "table1_method", [])
+
+
+def test_records_of_nothing_have_the_columns(tmp_path: Path) -> None:
+    table = records(papers.load("fedbe"), "table1_methods", "paper", [tmp_path])
+    assert list(table.columns) == [*record.RUN_COLUMNS, "settings"]
+    assert table.empty
+
+
+def test_a_cell_that_is_a_gain(write: Write) -> None:
+    item, column = "text_numbers", "ConvNet"
+    # Seed 0 gains 71 - 70, seed 1 74 - 71; seed 2 has no counterpart.
+    write(results(70.0, 71.0, row="Step/FedAvg", column=column), item="table1_methods")
+    folder = write(results(71.0, 74.0, 80.0, row="Step/FedAvg, 100 rounds", column=column), item=item)
+    fedbe = papers.load("fedbe")
+    line = only(comparison(fedbe, item, [folder]).query("row == 'FedAvg, 100 rounds instead of 40'"))
+    assert (line.paper_mean, line.recorded_mean, line.recorded_seeds) == (0.7, 2.0, 2)
+    # 2.0 - 0.7 in units of sqrt(2 + 2 / 2), where 2 is the variance of 1 and 3
+    assert line.gap_se == pytest.approx(1.3 / 3**0.5)
+    assert line.verdict == "reproduced"
+    made = records(fedbe, item, "paper", [folder]).query("row == 'FedAvg, 100 rounds instead of 40'")
+    assert made["seed"].tolist() == [0, 1]
+    assert claims(fedbe, [folder]).set_index("id").loc["forty-rounds-are-enough", "paper scale"] == "fails"
+
+
+def test_values(write: Write) -> None:
+    lost = {"row": "B", "mean": NAN, "std": NAN, "runs": NAN, "status": "lost"}
+    paper = paper_with({}, {"source": "Table A"}, lost)
+    write(results(1.0), scale="smoke")
+    folder = write(results(60.0, 62.0) + results(50.0, row="C"))
+    assert values(paper, "reported", [folder]) == {("t", "A", "x"): 70.0}
+    assert values(paper, "paper", iter([folder])) == {("t", "A", "x"): 61.0, ("t", "C", "x"): 50.0}
+    assert values(paper, "smoke", [folder]) == {("t", "A", "x"): 1.0}
+    assert values(paper, "short", [folder]) == {}
+
+
+def test_claims(write: Write) -> None:
+    paper, toy = papers.load("fedbe"), "figure1_simplex"
+    names = ("Ensemble of 10 Dirichlet samples", "FedAvg")
+    for scale, numbers in (("paper", (60.0, 65.0)), ("smoke", (65.0, 60.0))):
+        lines = [results(n, row=name, column="Swiss roll") for n, name in zip(numbers, names)]
+        folder = write(lines[0] + lines[1], item=toy, scale=scale)
+    table = claims(paper, [folder]).set_index("id")
+    claim = table.loc["toy-ensemble-above-fedavg"]
+    assert (claim["paper's own numbers"], claim["paper scale"]) == ("holds", "fails")
+    assert (claim["short"], claim["smoke"]) == ("not run", "holds")
+    assert claim["paper scale: detail"] == "0 of 1; worst 60.0 vs 65.0"
+    assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
+    assert set(table.loc["clients-overconfident"][["paper scale", "smoke"]]) == {"to be seen"}
+    assert table.loc["gain-grows-with-depth", "paper's own numbers"] == "fails"
+
+
+def test_a_paper_without_claims() -> None:
+    table = claims(replace(papers.load("fedbe"), name="none"), [])
+    assert table.empty
+    assert "paper scale: detail" in table.columns
