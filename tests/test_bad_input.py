@@ -102,7 +102,6 @@ def test_an_unknown_scale(call: Call) -> None:
         ({"client_lr": "fast"}, "client_lr must be of type float, got 'fast'"),
         ({"rounds": 0}, "rounds must be >= 1, got 0"),
         ({"samples": -1}, "samples must be >= 0, got -1"),
-        ({"loss_scale": "big"}, "loss_scale must be \"paper\" or \"official\", got 'big'"),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_none(changes: dict[str, Any], message: str) -> None:
@@ -129,6 +128,9 @@ def test_a_setting_left_out() -> None:
         ({"initialisation": "zero"}, ["'zero'", "xavier"]),
         ({"precision": "float16"}, ["precision must be one of", "'float16'"]),
         ({"bn_buffers": "mean"}, ["bn_buffers must be one of", "'mean'"]),
+        ({"method": "fedbe", "loss_scale": "big"}, ["loss_scale must be \"paper\" or \"official\", got 'big'"]),
+        ({"client_shares": "by_siz"}, ["unknown client_shares 'by_siz' (did you mean 'by_size'?)"]),
+        ({"public_data": "noize"}, ["data set must be one of", "'noize'"]),
     ],
 )  # fmt: skip
 def test_a_misspelt_choice(
@@ -167,6 +169,7 @@ def test_an_alpha_that_is_not_positive(name: str, value: float) -> None:
         ({"client_weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
         ({"augment_pad": 17}, "pad must be in [0, 16] pixels, got 17"),
         ({"sharpen": 0.0, "method": "fedbe"}, "sharpen must be > 0, got 0.0"),
+        ({"method": "fedbe", "distill_lr": -1.0}, "rate"),
     ],
 )
 def test_a_number_out_of_its_range(
@@ -192,7 +195,14 @@ def test_more_clients_than_images(partition: str, outcome: Callable[[Setting], O
 
 
 @pytest.mark.parametrize(
-    ("name", "stop"), [("public_images", 1297), ("client_images", 1277), ("test_images", 500)]
+    ("name", "stop"),
+    [
+        ("public_images", 1297),
+        ("validation_images", 1277),
+        ("core_images", 1277),
+        ("client_images", 1277),
+        ("test_images", 500),
+    ],
 )
 def test_more_images_than_there_are(name: str, stop: int, outcome: Callable[[Setting], Outcome]) -> None:
     end = outcome(DIGITS.with_(**{name: 5000}))
@@ -250,20 +260,34 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 SHORT = [TABLE, "--scale", "short", *ONE]
+FAILED = f"failed: {TABLE} Step/FedAvg, ConvNet, seed 0: "
+
+
+def no_run_was_begun(answer: Answer, store: Path) -> bool:
+    """Return whether each run failed by itself, was named, and left nothing."""
+    return (
+        answer.code == 1
+        and "runs: 2 failed" in answer.out
+        and answer.err.startswith(FAILED)
+        and len(answer.err.splitlines()) == 1  # the second run's words would be the same
+        and {path.name for path in store.iterdir()} == {"store.json"}
+    )
 
 
 def test_a_missing_data_file(call: Call, data: Path, tmp_path: Path) -> None:
     path = data / "cifar10" / "train_labels.npy"
     path.unlink()
     answer = call(*SHORT)
-    assert answer.code == 2
-    assert answer.err.endswith(f"fedrepro: {path} is missing; run `fedrepro data prepare cifar10`\n")
-    assert {path.name for path in (tmp_path / "store").iterdir()} == {"store.json"}  # no run was begun
+    assert no_run_was_begun(answer, tmp_path / "store")
+    assert answer.err == f"{FAILED}{path} is missing; run `fedrepro data prepare cifar10`\n"
+    listed = call(*SHORT, "--list")
+    assert listed.code == 2
+    assert listed.err.endswith(f"fedrepro: {path} is missing; run `fedrepro data prepare cifar10`\n")
 
 
-def test_damaged_data(call: Call, data: Path) -> None:
+def test_damaged_data(call: Call, data: Path, tmp_path: Path) -> None:
     answer = call(*SHORT)
-    assert answer.code == 2
+    assert no_run_was_begun(answer, tmp_path / "store")
     found = hashlib.sha256(b"uint8(20, 32, 32, 3)" + bytes(20 * 32 * 32 * 3) + b"int64(20,)")
     found.update(np.repeat(np.arange(10), 2).astype("<i8").tobytes())
     for word in (data / "cifar10" / "train_images.npy", DATASETS["cifar10"].checksums["train"], found.hexdigest()):
@@ -280,21 +304,23 @@ def test_damaged_data(call: Call, data: Path) -> None:
     ],
     ids=["channels first", "too few", "floats"],
 )
-def test_an_array_of_another_shape_or_type(array: np.ndarray, words: list[str], call: Call, data: Path) -> None:
+def test_an_array_of_another_shape_or_type(
+    array: np.ndarray, words: list[str], call: Call, data: Path, tmp_path: Path
+) -> None:
     path = data / "cifar10" / "train_images.npy"
     np.save(path, array)
     answer = call(*SHORT)
-    assert answer.code == 2
+    assert no_run_was_begun(answer, tmp_path / "store")
     assert answer.err == (
-        f"fedrepro: {path} must hold {words[0]}, found {words[1]}; run `fedrepro data prepare cifar10`\n"
+        f"{FAILED}{path} must hold {words[0]}, found {words[1]}; run `fedrepro data prepare cifar10`\n"
     )
 
 
-def test_half_a_data_file(call: Call, data: Path) -> None:
+def test_half_a_data_file(call: Call, data: Path, tmp_path: Path) -> None:
     path = data / "cifar10" / "train_images.npy"
     path.write_bytes(path.read_bytes()[:1000])
     answer = call(*SHORT)
-    assert answer.code == 2
+    assert no_run_was_begun(answer, tmp_path / "store")
     assert f"{path} cannot be read" in answer.err
 
 

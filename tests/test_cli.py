@@ -28,7 +28,7 @@ FEDBE = papers.load("fedbe")
 TABLE = "fedbe/table1_methods"
 # Two cells of one run (the toy has its own partition), another run, and one that cannot be played.
 GOOD, BAD = ["--only", "ConvNet,FedAvg"], ["--only", "ConvNet,Step,FedAvg,FedBE"]
-COMMANDS = ["", "run", "reproduce", "report", "list", "bench", "data", "data prepare", "data list"]
+COMMANDS = ["", "run", "reproduce", "report", "list", "bench", "new", "data", "data prepare", "data list"]
 
 
 @dataclasses.dataclass
@@ -54,6 +54,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setattr(paths, "recorded_folder", lambda: tmp_path / "figures")
     monkeypatch.setattr(paths, "results_folder", lambda: tmp_path / "results")
     monkeypatch.setenv("FEDREPRO_RUNS", str(tmp_path / "store"))
+    monkeypatch.setattr("fedrepro.cli.runs.precision_of", lambda device: "float32")  # as most CPUs
 
     def ask(*arguments: str) -> Answer:
         try:
@@ -162,6 +163,47 @@ def test_run_plays_once_and_reads_after_that(call: Call, played: list[int], tmp_
         assert engine.startswith("engine plain: one model at a time: ")
     assert played == [0]  # two cells share a run
     assert not (tmp_path / "figures").exists()
+
+
+def test_bfloat16_is_named_where_the_cpu_has_it(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "this CPU has bfloat16: --precision bfloat16 trains about half as fast again (float32 is used)"
+    cpu = [*GOOD, "--device", "cpu"]
+    assert told not in call("run", TABLE, *cpu).out
+    monkeypatch.setattr("fedrepro.cli.runs.precision_of", lambda device: "bfloat16")
+    first, *rest = call("run", TABLE, *cpu).out.splitlines()
+    assert first == told
+    assert told not in rest
+    assert told not in call("run", TABLE, *cpu, "--list").out
+    assert told not in call("run", TABLE, *cpu, "--precision", "bfloat16", "--budget", "0.000001s").out
+
+
+def test_cells_with_and_without_a_target_share_one_run(
+    call: Call, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    cells = type(FEDBE).cells
+    targets = {"Step": 1.0, "Dirichlet": 101.0}  # reached at once, and never
+    readings = {name: papers.Reading(at="first", target=target) for name, target in targets.items()}
+
+    def aimed(paper: Any, *arguments: Any, **options: Any) -> Any:
+        found = cells(paper, *arguments, **options)
+        return [dataclasses.replace(cell, reading=readings[cell.labels["partition"]]) for cell in found]
+
+    monkeypatch.setattr(type(FEDBE), "cells", aimed)
+    assert call("run", TABLE, *GOOD, "--record").code == 0
+    assert played == [0]
+    table = record.read(paths.recorded_folder(), TABLE, "smoke").set_index("row")
+    assert dict(table["rounds"]) == {"Step/FedAvg": 2, "Dirichlet/FedAvg": 2}
+    assert dict(table["result"]) == {"Step/FedAvg": 1, "Dirichlet/FedAvg": 2}
+
+
+def test_a_run_ends_early_at_its_cells_target(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cells, aim = type(FEDBE).cells, papers.Reading(at="first", target=1.0)
+    monkeypatch.setattr(
+        type(FEDBE), "cells", lambda *a, **b: [dataclasses.replace(cell, reading=aim) for cell in cells(*a, **b)]
+    )
+    assert call("run", TABLE, *GOOD).code == 0
+    (path,) = tmp_path.glob("store/*/record.json")
+    assert len(json.loads(path.read_text())["rows"]) == 1
 
 
 def test_seeds_come_one_after_the_other(call: Call, played: list[int]) -> None:
@@ -316,7 +358,7 @@ def test_an_interrupt_keeps_what_is_finished(call: Call, monkeypatch: pytest.Mon
     assert call("run", TABLE, *GOOD).code == 0
 
 
-# -- list, data, report, reproduce ----------------------------------------------------------------------------
+# -- list, data, new, report, reproduce ------------------------------------------------------------------------
 
 
 def test_list(call: Call, tmp_path: Path) -> None:
@@ -341,6 +383,26 @@ def test_data_list(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert digits.split()[:3] == ["digits", "ready", "1797"]
     assert cifar10.split()[:3] == ["cifar10", "missing", "60000"]
     assert root == f"data root: {tmp_path / 'data'}"
+
+
+def test_new_writes_into_the_checkout(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    def write(item: str, *, root: Path) -> list[Path]:
+        asked.append((item, root))
+        return [root / "notebooks" / f"{item}.ipynb", root / "items.toml"]
+
+    monkeypatch.setattr("fedrepro.notebooks.new.new", write)
+    monkeypatch.setattr(paths, "checkout", lambda: tmp_path)
+    answer = call("new", "fedbe/table9_mine")
+    assert asked == [("fedbe/table9_mine", tmp_path)]
+    notebook = tmp_path / "notebooks" / "fedbe" / "table9_mine.ipynb"
+    assert (answer.code, answer.out) == (0, f"wrote {notebook}\nwrote {tmp_path / 'items.toml'}\n")
+    monkeypatch.setattr(paths, "checkout", lambda: None)
+    answer = call("new", "fedbe/table9_mine")
+    assert answer.code == 2
+    assert answer.err == "fedrepro: a new item is part of the repository: install it with pip install -e .\n"
+    assert len(asked) == 1
 
 
 def test_report(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

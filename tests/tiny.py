@@ -4,22 +4,27 @@ Shapes: S clients, M members, N images, H x W pixels, P parameters, Q buffer ent
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.core.stack import Layout, Stack, mix
+from fedrepro.core.state import State
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
+from fedrepro.kernels import step
 from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.step import FREE, Carried, Loss, Proximal, Step, Trained
 from fedrepro.models.architecture import Architecture
-from fedrepro.stages.plan import Participants
-from fedrepro.stages.teach import Aggregation
+from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
+from fedrepro.stages.round import Participants, Round
 from fedrepro.stages.weigh import BySize
 
 Array = NDArray[np.float64]
@@ -27,15 +32,10 @@ Array = NDArray[np.float64]
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
 CLASSES = 3
 
-# Every value of a setting; small numbers, everything switched on.
-VALUES: dict[str, Any] = {
+# A setting of small numbers, everything switched on; options that are not here have their neutral value.
+SMALL: dict[str, Any] = {
     "data": "digits",
-    "test_images": 0,
     "model": "resnet8",
-    "shortcut": "A",
-    "norm": "batch",
-    "groups": 2,
-    "extra_layers": 0,
     "hidden": 8,
     "initialisation": "xavier",
     "partition": "dirichlet",
@@ -45,47 +45,25 @@ VALUES: dict[str, Any] = {
     "major_images": 3,
     "minor_images": 1,
     "public_images": 20,
-    "public_data": "",
     "client_images": 60,
-    "noise": 0.1,
-    "turns": 0.6,
     "rounds": 4,
-    "participation": 1.0,
     "local_epochs": 1,
-    "uneven_epochs": False,
     "client_batch": 4,
     "client_lr": 0.01,
-    "client_lr_decay": 1.0,
     "client_momentum": 0.9,
     "client_weight_decay": 0.001,
-    "proximal_mu": 0.0,
-    "proximal_form": "squared",
-    "scaffold_length": "effective",
-    "lr_schedule": "constant",
     "augment_pad": 1,
     "augment_flip": True,
     "method": "fedbe",
-    "client_shares": "by_size",
-    "server_momentum": 0.0,
-    "momentum_form": "heavy_ball",
-    "bn_buffers": "average",
-    "teachers": "average+clients+samples",
     "samples": 2,
-    "posterior": "gaussian",
     "dirichlet_alpha": 0.5,
-    "posterior_buffers": "average",
     "sharpen": 2.0,
     "distill_epochs": 2,
     "distill_batch": 4,
-    "distill_lr": 0.001,
     "distill_momentum": 0.9,
     "distill_weight_decay": 1e-05,
-    "distill_augment": True,
-    "swa_lr_low": 0.0004,
     "swa_start": 2,
     "swa_cycle": 2,
-    "loss_scale": "paper",
-    "precision": "float32",
 }
 
 # Two weights; a BatchNorm's statistics; its counter.
@@ -97,7 +75,7 @@ LAYOUT = Layout(
 
 
 def setting(**changes: Any) -> Setting:
-    return Setting.of(VALUES | changes)
+    return Setting.of(SMALL | changes)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -166,6 +144,54 @@ def stack(
     )
 
 
+class Sgd(NamedTuple):
+    """Rates [T] and plain SGD in one value."""
+
+    lr: Tensor
+    momentum: float
+    weight_decay: float
+    proximal: Proximal = FREE
+
+
+def train(
+    kernel: ModuleType,
+    architecture: Architecture,
+    start: Stack,
+    data: Data,
+    targets: Tensor,
+    plan: BatchPlan,
+    sgd: Sgd,
+    *,
+    loss_scale: float = 1.0,
+    velocity: Tensor | None = None,
+    **options: Any,
+) -> Trained:
+    """Train with a kernel by SGD on one kind of targets, from a velocity [S, P] if there is one."""
+    rule = step.Sgd(momentum=sgd.momentum, weight_decay=sgd.weight_decay, proximal=sgd.proximal)
+    if velocity is not None:
+        begun = torch.ones(len(start), dtype=torch.int64, device=start.params.device)
+        options["carried"] = Carried.living_on(start, rule, velocity[:, None], begun)
+    done: Trained = kernel.train(
+        architecture,
+        start,
+        data,
+        (targets,),
+        plan,
+        Step(rule=rule, loss=Loss(scale=loss_scale)),
+        sgd.lr,
+        **options,
+    )
+    if velocity is None:
+        return done
+    steps = (done.carried.steps - 1).clamp_min(1).to(done.loss)  # the step that was only said to be done
+    return replace(done, loss=done.carried.total / steps)
+
+
+def velocity(done: Trained) -> Tensor:
+    """Return the momentum that SGD carries [S, P]."""
+    return done.carried.slots[:, 0]
+
+
 def replanned(plan: BatchPlan, change: Callable[[Tensor], Tensor]) -> BatchPlan:
     """Return a plan with the same change made to each of its tensors."""
     return BatchPlan(change(plan.index), change(plan.mask), change(plan.shift), change(plan.flip), plan.pad)
@@ -175,15 +201,36 @@ def everyone(clients: int, *, epochs: int = 1) -> Participants:
     return Participants(tuple(range(clients)), (0,) * clients, (epochs,) * clients)
 
 
-def aggregation(clients: Stack, sizes: Sequence[float] | None = None, start: Stack | None = None) -> Aggregation:
+def round_of(
+    world: Federation,
+    state: State,
+    *,
+    clients: Stack | None = None,
+    shares: Tensor | None = None,
+    average: Stack | None = None,
+    start: Stack | None = None,
+    who: Participants | None = None,
+    teacher: Ensemble | None = None,
+) -> Round:
+    """Return a round of which some things are known."""
+    begun = Round.begin(state, world, MeanOfProbabilities(sharpen=1.0))
+    given = {"clients": clients, "shares": shares, "average": average, "start": start, "who": who}
+    known: dict[str, Any] = {
+        name: value for name, value in (given | {"teacher": teacher}).items() if value is not None
+    }
+    return replace(begun, **known)
+
+
+def aggregation(clients: Stack, sizes: Sequence[float] | None = None, start: Stack | None = None) -> Round:
     """Return what the server knows when clients of the given sizes (equal ones by default) come back."""
     weights = torch.tensor(sizes if sizes is not None else [1.0] * len(clients), dtype=torch.float64)
     shares = (weights / weights.sum())[None]
     begin = start if start is not None else clients.take([0] * len(clients))
-    return Aggregation(begin, clients, shares, mix(shares, clients))
+    state = State(0, begin.take([0]))
+    return round_of(federation(), state, start=begin, clients=clients, shares=shares, average=mix(shares, clients))
 
 
-def trained_clients(world: Federation, seed: int = 0) -> Aggregation:
+def trained_clients(world: Federation, seed: int = 0) -> Round:
     """Return clients that differ in every parameter and statistic, without training any."""
     begin = world.start(seed)
     source = seeded(seed + 100)
@@ -192,8 +239,9 @@ def trained_clients(world: Federation, seed: int = 0) -> Aggregation:
     buffers = copies.buffers * (0.5 + torch.rand(copies.buffers.shape, generator=source).to(copies.buffers))
     counters = copies.counters + torch.arange(1, world.clients + 1)[:, None]
     clients = Stack(begin.layout, params, buffers, counters)
-    shares = BySize()(world, everyone(world.clients))
-    return Aggregation(copies, clients, shares, mix(shares, clients))
+    round = round_of(world, State(0, begin), start=copies, clients=clients, who=everyone(world.clients))
+    shares = BySize()(round, world, Streams(seed))
+    return replace(round, shares=shares, average=mix(shares, clients))
 
 
 def same(one: Stack, other: Stack) -> bool:

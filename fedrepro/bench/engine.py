@@ -7,10 +7,9 @@ machine measures less of the same work rather than nothing.
 Shapes: S clients, T steps, B batch, N images, M teachers.
 """
 
-import dataclasses
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,30 +18,40 @@ from torch import Tensor
 
 from fedrepro import papers
 from fedrepro.bench.profile import profile
-from fedrepro.bench.roofline import wait
-from fedrepro.bench.timing import DISTILL_BATCH, LeftOutError, Series, Sizes, rate, seconds_of
+from fedrepro.bench.timing import DISTILL_BATCH, Call, LeftOutError, Series, Sizes, Work, rate, repeated
 from fedrepro.core.rng import Streams, generator
-from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.registry import kernel
+from fedrepro.kernels.step import Sgd, Step, Trained
 from fedrepro.methods import catalogue as methods
 from fedrepro.models.architecture import Architecture
 from fedrepro.stages.rates import Constant
 
 CLASSES = 10
+CLIENT = Step(rule=Sgd(momentum=0.9, weight_decay=2e-4))
+STUDENT = Step(rule=Sgd(momentum=0.9, weight_decay=1e-5))
+KINDS = ("train", "predict", "distill")  # of work whose images/s are measured
 SCANS: dict[str, tuple[int, ...]] = {
     "clients": (2, 4, 8, 16, 32, 64),
     "batch": (16, 32, 64, 128, 256),
     "depth": (8, 20, 32, 44, 56),
     "distill": (2, 5, 10, 21, 43),
 }
+SMALL_ROUND: dict[str, Any] = {  # what a round on a CPU has in place of Table 1's sizes
+    **{"clients": 4, "local_epochs": 1, "client_batch": 40, "public_images": 64, "samples": 2},
+    **{"distill_epochs": 1, "distill_batch": 32, "swa_start": 0, "swa_cycle": 1},
+}
 
 
-def _client_sgd(steps: int) -> Sgd:
-    """Return the clients' optimizer."""
-    return Sgd(lr=Constant(lr=0.01).steps(steps), momentum=0.9, weight_decay=2e-4)
+def reason(engine: str, sizes: Sizes, precision: str) -> str:
+    """Return why an engine cannot be measured in a precision, or ""."""
+    try:
+        module = kernel(engine)
+    except (ValueError, ImportError) as error:
+        return str(error)
+    return str(module.takes(Architecture(sizes.model, CLASSES), torch.device(sizes.device), precision, CLIENT))
 
 
 class Bench:
@@ -78,134 +87,99 @@ class Bench:
         """The federation of the sizes asked for."""
         return self.world(self.sizes.clients, self.sizes.images, self.sizes.public)
 
-    def models(self, world: Federation, count: int) -> Stack:
-        """Return models near a common start, as after local training."""
-        start = world.start(0).take([0] * count)
-        noise = torch.randn(start.params.shape, generator=torch.Generator().manual_seed(3)).to(start.params)
-        return Stack(start.layout, start.params + 1e-3 * noise, start.buffers, start.counters)
-
     def plan(self, parts: tuple[Tensor, ...], steps: int, *, batch: int, epochs: int) -> BatchPlan:
         """Return a fresh batch plan of at most so many steps."""
         self.drawn += 1
         streams = [generator(self.drawn, "bench", client=client) for client in range(len(parts))]
         plan = batch_plan(parts, streams, epochs=[epochs] * len(parts), batch_size=batch, augment=self.augment)
-        index, mask, shift, flip = (
-            getattr(plan, name)[:, :steps].contiguous() for name in ("index", "mask", "shift", "flip")
-        )
-        return BatchPlan(index, mask, shift, flip, plan.pad)
+        return plan.changed(lambda part: part[:, :steps].contiguous(), plan.noise[:, :steps])
 
-    def train(self, seconds: float, left: float) -> Series:
-        """Measure the clients' training in images/s of all clients together."""
+    def training(self, world: Federation, plan: BatchPlan) -> Callable[[], Trained]:
+        """Return the training of all clients of a federation on a plan, from its first model."""
+        start, rates = world.start(0).take([0] * world.clients), Constant(lr=0.01).steps(len(plan))
+        return lambda: world.train(start, world.data, (world.data.labels,), plan, CLIENT, rates)
+
+    def train(self) -> Work:
+        """Return the training of all clients."""
         s, world = self.sizes, self.federation
-        start = world.start(0).take([0] * s.clients)
         batch = min(s.batch, s.images)
 
-        def call(steps: int) -> Callable[[], object]:
-            plan = self.plan(world.parts, steps, batch=batch, epochs=s.epochs)
-            sgd = _client_sgd(steps)
-            return lambda: world.train(start, world.data, world.data.labels, plan, sgd)
+        def prepare(steps: int) -> Call:
+            return self.training(world, self.plan(world.parts, steps, batch=batch, epochs=s.epochs))
 
-        full = s.epochs * max(1, s.images // batch)
-        return rate(
-            call,
-            unit=s.clients * batch,
-            full=full,
-            seconds=seconds,
-            left=left,
-            repeats=s.repeats,
-            device=s.device,
-        )
+        return Work(s.clients * batch, s.epochs * max(1, s.images // batch), prepare)
 
-    def predict(self, seconds: float, left: float) -> Series:
-        """Measure the teachers' predictions in images/s, counting an image once for each teacher."""
+    def predict(self) -> Work:
+        """Return the predictions of all teachers, an image being counted once for each teacher."""
         s, world = self.sizes, self.federation
-        teachers, chunk = self.models(world, s.teachers), min(250 if s.device == "cuda" else 100, s.public)
+        teachers, chunk = world.start(0).take([0] * s.teachers), min(250 if s.device == "cuda" else 100, s.public)
 
-        def call(steps: int) -> Callable[[], object]:
+        def prepare(steps: int) -> Call:
             data = world.public.subset(torch.arange(steps * chunk))
             return lambda: world.predict(teachers, data)
 
-        return rate(
-            call,
-            unit=s.teachers * chunk,
-            full=max(1, s.public // chunk),
-            seconds=seconds,
-            left=left,
-            repeats=s.repeats,
-            device=s.device,
-        )
+        return Work(s.teachers * chunk, max(1, s.public // chunk), prepare)
 
-    def student(self, world: Federation, steps: int, epochs: int) -> Callable[[], object]:
+    def distill(self) -> Work:
         """Return the training of one student on fixed probabilities, weights averaged every 25 steps."""
-        data, batch = world.public, min(DISTILL_BATCH, len(world.public))
-        noise = torch.randn(len(data), CLASSES, generator=torch.Generator().manual_seed(4))
-        targets = noise.softmax(1).to(world.device, world.dtype)
-        plan = self.plan((torch.arange(len(data)),), steps, batch=batch, epochs=epochs)
-        count = plan.index.shape[1]
-        sgd = Sgd(lr=Constant(lr=1e-3).steps(count), momentum=0.9, weight_decay=1e-5)
-        collect, start = torch.arange(1, count + 1) % 25 == 0, world.start(0)
-        return lambda: world.train(start, data, targets, plan, sgd, collect=collect)
-
-    def distill(self, seconds: float, left: float) -> Series:
-        """Measure the training of one student in images/s."""
         s, world = self.sizes, self.federation
-        batch = min(DISTILL_BATCH, s.public)
-        full = s.epochs * max(1, s.public // batch)
-        return rate(
-            lambda steps: self.student(world, steps, s.epochs),
-            unit=batch,
-            full=full,
-            seconds=seconds,
-            left=left,
-            repeats=s.repeats,
-            device=s.device,
-        )
+        batch, every = min(DISTILL_BATCH, s.public), (torch.arange(s.public),)
+        noise = torch.randn(s.public, CLASSES, generator=torch.Generator().manual_seed(4))
+        start, targets = world.start(0), (noise.softmax(1).to(world.device, world.dtype),)
+
+        def prepare(steps: int) -> Call:
+            plan = self.plan(every, steps, batch=batch, epochs=s.epochs)
+            rates, collect = Constant(lr=1e-3).steps(len(plan)), torch.arange(1, len(plan) + 1) % 25 == 0
+            return lambda: world.train(start, world.public, targets, plan, STUDENT, rates, collect=collect)
+
+        return Work(batch, s.epochs * max(1, s.public // batch), prepare)
+
+    def rate(self, kind: str, seconds: float, left: float) -> Series:
+        """Measure the images/s of one of `KINDS`; see `timing.rate`."""
+        work: Work = getattr(self, kind)()
+        return rate(work, seconds=seconds, left=left, repeats=self.sizes.repeats, device=self.sizes.device)
 
     def profile(self, steps: int = 4) -> dict[str, float]:
-        """Return where the time of the clients' steps goes; see `bench_profile.profile`.
+        """Return where the time of the clients' steps goes; see `bench.profile.profile`.
 
         On the CPU it is one client on one core, as each core has one in the `threads` kernel.
         """
-        s = self.sizes
-        clients, batch = 1 if s.device == "cpu" else s.clients, min(s.batch, s.images)
-        world = self.world(clients, batch * steps, 2)
-        start, plan = world.start(0).take([0] * clients), self.plan(world.parts, steps, batch=batch, epochs=1)
-        sgd = _client_sgd(steps)
-        threads = torch.get_num_threads()
+        s, cpu, threads = self.sizes, self.sizes.device == "cpu", torch.get_num_threads()
+        batch = min(s.batch, s.images)
+        few = replace(s, batch=batch, images=batch * steps, epochs=1, public=2, clients=1 if cpu else s.clients)
+        call = Bench(few, self.engine).train().prepare(steps)
         try:
-            if s.device == "cpu":
+            if cpu:
                 torch.set_num_threads(1)
-            return profile(lambda: world.train(start, world.data, world.data.labels, plan, sgd), s.device, steps)
+            return profile(call, s.device, steps)
         finally:
             torch.set_num_threads(threads)
 
-    def difference(self, *, exact: bool) -> dict[str, float]:
+    def difference(self) -> dict[str, float]:
         """Compare a few steps with the plain float64 loop on the same plan: largest |difference| of a weight.
 
-        Args:
-            exact: also compare the engine's own float64, if it has one.
+        The engine's own float64 is compared as well, if it has one.
         """
-        clients, steps, batch = 2, 3, 8
-        ends: dict[str, Tensor] = {}
-        plan = self.plan(torch.arange(clients * 24).split(24), steps, batch=batch, epochs=1)
-        sgd = _client_sgd(steps)
-        runs = [("plain", "plain", "float64"), ("own", self.engine, self.sizes.precision)]
-        runs += [("float64", self.engine, "float64")] if exact else []
-        for name, kernel, precision in runs:
-            world = self.world(clients, 24, 8, precision=precision, kernel=kernel)
-            start = world.start(0).take([0] * clients)
-            ends["start"] = start.params.double()
-            ends[name] = world.train(start, world.data, world.data.labels, plan, sgd).stack.params.double()
-        names = {"max_difference": "own", "max_difference_float64": "float64", "largest_change": "start"}
-        plain = ends["plain"]
-        return {key: float((ends[at] - plain).abs().max()) for key, at in names.items() if at in ends}
+        clients, images = 2, 24
+        plan = self.plan(torch.arange(clients * images).split(images), 3, batch=8, epochs=1)
 
-    def round(self, left: float, costs: dict[str, float]) -> dict[str, Any]:
+        def trained(engine: str, precision: str) -> Tensor:
+            world = self.world(clients, images, 8, precision=precision, kernel=engine)
+            return self.training(world, plan)().stack.params.double()
+
+        found = {"max_difference": trained(self.engine, self.sizes.precision)}
+        if not reason(self.engine, self.sizes, "float64"):
+            found["max_difference_float64"] = trained(self.engine, "float64")
+        found["largest_change"] = self.architecture.start(0).params.double().to(self.sizes.device)
+        plain = trained("plain", "float64")
+        return {name: float((weights - plain).abs().max()) for name, weights in found.items()}
+
+    def round(self, left: float, costs: Mapping[str, float]) -> dict[str, Any]:
         """Play whole FedBE rounds (Table 1's, on CUDA) and return seconds, by stage as well, and sizes.
 
         Args:
             left: seconds that may be spent.
-            costs: seconds per image of "train", "predict" and "distill", as measured.
+            costs: seconds per image of each of `KINDS`, as measured.
 
         Raises:
             LeftOutError: if a round would by these costs take longer.
@@ -214,52 +188,51 @@ class Bench:
         setting = cell.setting.with_(model=self.sizes.model, precision=self.sizes.precision)
         images = 4000
         if self.sizes.device != "cuda":
-            images = 40
-            setting = setting.with_(clients=4, local_epochs=1, public_images=64, samples=2, client_batch=40)
-            setting = setting.with_(distill_epochs=1, distill_batch=32, swa_start=0, swa_cycle=1)
+            setting, images = setting.with_(**SMALL_ROUND), 40
         if self.features:
             setting = setting.with_(augment_pad=0, augment_flip=False)
         teachers = setting.clients + setting.samples + 1
         expected = setting.clients * images * setting.local_epochs * costs["train"]
-        expected += setting.public_images * (
-            setting.distill_epochs * costs["distill"] + teachers * costs["predict"]
-        )
+        public_costs = setting.distill_epochs * costs["distill"] + teachers * costs["predict"]
+        expected += setting.public_images * public_costs
         if 2 * expected > left:
             raise LeftOutError(f"two rounds of about {expected:.2g} s do not fit into {max(left, 0):.2g} s")
         world, method = self.world(setting.clients, images, setting.public_images), methods.build(setting)
         state = method.init(world, 0)
-        traces: list[Any] = []
-        seconds: list[float] = []
-        end = time.perf_counter() + left
-        while len(seconds) < 4 and (len(seconds) < 2 or time.perf_counter() + seconds[-1] < end):
-            begun = time.perf_counter()
-            state, trace = method.round(state, world, Streams(0, len(seconds)))
-            wait(self.sizes.device)
-            seconds.append(time.perf_counter() - begun)
-            traces.append(trace.seconds)
-        sizes = {name: getattr(setting, name) for name in ("clients", "local_epochs", "client_batch")}
-        sizes |= {"images": images, "public_images": setting.public_images, "teachers": teachers}
-        sizes |= {"distill_epochs": setting.distill_epochs, "distill_batch": setting.distill_batch}
-        stages = {name: statistics.median(t[name] for t in traces[1:]) for name in traces[0]}
-        return {"round_s": Series.of(seconds[1:], first=seconds[0]), "stages_s": stages, "sizes": sizes}
+        stages: list[Mapping[str, float]] = []  # seconds of each, round by round
 
-    def scan(self, kind: str, value: int, seconds: float, left: float) -> tuple[str, Series, Sizes]:
-        """Measure one point of a scan: metric, series and sizes (for "distill", clients is the teachers)."""
+        def play() -> None:
+            nonlocal state
+            state, played = method.round(state, world, Streams(0, len(stages)))
+            stages.append(played.seconds)
+
+        first, *seconds = repeated(lambda: play, repeats=3, left=left, device=self.sizes.device)
+        names = ("clients", "local_epochs", "client_batch", "public_images", "distill_epochs", "distill_batch")
+        return {
+            "round_s": asdict(Series.of(seconds, first=first)),
+            "stages_s": {name: statistics.median(spent[name] for spent in stages[1:]) for name in stages[0]},
+            "sizes": {name: getattr(setting, name) for name in names} | {"images": images, "teachers": teachers},
+        }
+
+    def scan(self, kind: str, value: int, seconds: float, left: float) -> dict[str, Any]:
+        """Measure one point of a scan: sizes (for "distill", clients is the teachers), series, scan and metric."""
         s = self.sizes
         if kind == "distill":
             public, epochs = (s.public, 20) if s.device == "cuda" else (min(s.public, 128), 1)
-            world = self.world(1, 2, public)
-            done: list[float] = []
-            teachers, end = self.models(world, value), time.perf_counter() + left
-            while len(done) <= s.repeats and (len(done) < 2 or time.perf_counter() + done[-1] < end):
-                student = self.student(world, 10**9, epochs)
-                done.append(seconds_of(lambda: world.predict(teachers, world.public), s.device))
-                done[-1] += seconds_of(student, s.device)
-            at = dataclasses.replace(s, clients=value, batch=DISTILL_BATCH, teachers=value)
-            return "teach_and_distill_s", Series.of(done[1:], public * (value + epochs), done[0]), at
-        images = min(s.images, 1000)
-        if kind == "batch":
-            images = max(images, value)
-        changes = {"clients": {"clients": value}, "batch": {"batch": value}, "depth": {"model": f"resnet{value}"}}
-        at = dataclasses.replace(s, images=images, **changes[kind])  # type: ignore[arg-type]
-        return "train_images_per_s", Bench(at, self.engine).train(seconds, left), at
+            small = Bench(replace(s, clients=1, images=2, public=public, epochs=epochs), self.engine)
+            world, student = small.federation, small.distill()
+            teachers = world.start(0).take([0] * value)
+
+            def prepare() -> Call:
+                learn = student.prepare(10**9)  # all there are
+                return lambda: (world.predict(teachers, world.public), learn())
+
+            first, *found = repeated(prepare, repeats=s.repeats, left=left, device=s.device)
+            metric, series = "teach_and_distill_s", Series.of(found, public * (value + epochs), first)
+            at = replace(s, clients=value, batch=DISTILL_BATCH, teachers=value)
+        else:
+            changes: dict[str, Any] = {"model": f"resnet{value}"} if kind == "depth" else {kind: value}
+            images = max(min(s.images, 1000), value if kind == "batch" else 0)
+            at = replace(s, images=images, **changes)
+            metric, series = "train_images_per_s", Bench(at, self.engine).rate("train", seconds, left)
+        return asdict(at) | asdict(series) | {"scan": kind, "metric": metric}

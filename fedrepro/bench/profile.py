@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from fedrepro.bench.timing import seconds_of
+from fedrepro.bench.timing import Call, seconds_of
 
 KINDS = {  # of an operator on the CPU, or of a kernel on CUDA; the first that matches counts
     "norms": re.compile(r"(batch|group|layer)_?norm|(^|[^a-z])(bn|norm)_", re.IGNORECASE),
@@ -25,7 +25,7 @@ def kind(name: str) -> str:
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), "others")
 
 
-def profile(call: Callable[[], object], device: str, steps: int) -> dict[str, float]:
+def profile(call: Call, device: str, steps: int) -> dict[str, float]:
     """Profile a call of several training steps.
 
     The call is first timed without the profiler, which slows small operations down; the profile gives the shares.
@@ -41,24 +41,20 @@ def profile(call: Callable[[], object], device: str, steps: int) -> dict[str, fl
         in which no kernel runs; `calls`, operators called on the CPU, those within others as well, or kernels
         launched. On CUDA kernels may run side by side, so that the kinds together may take longer than the step.
     """
+    cuda = device == "cuda"
     call()
     step = min(seconds_of(call, device) for _ in range(3)) / steps
-    cuda = device == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with torch.profiler.profile(activities=activities) as seen:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda) as seen:
         whole = seconds_of(call, device)
     spent, calls = dict.fromkeys((*KINDS, "others"), 0.0), 0
     for event in seen.key_averages():
         if _works(event, cuda=cuda):
             spent[kind(event.key)] += (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6
             calls += event.count
-    busy = sum(spent.values())
-    if cuda:
-        ranges = [event.time_range for event in seen.events() if _works(event, cuda=True)]
-        busy = covered((r.start, r.end) for r in ranges) / 1e6
-    found = {"step_s": step, "calls": calls / steps}
-    found |= {f"{name}_s": step * seconds / whole for name, seconds in spent.items()}
-    return found | {"idle_s": step * (1 - busy / whole)}
+    ranges = (event.time_range for event in seen.events() if cuda and _works(event, cuda=cuda))
+    busy = covered((r.start, r.end) for r in ranges) / 1e6 if cuda else sum(spent.values())
+    kinds = {f"{name}_s": step * seconds / whole for name, seconds in spent.items()}
+    return {"step_s": step, "calls": calls / steps} | kinds | {"idle_s": step * (1 - busy / whole)}
 
 
 def covered(ranges: Iterable[tuple[float, float]]) -> float:

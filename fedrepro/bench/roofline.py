@@ -15,7 +15,6 @@ fuses a norm into its convolution and never writes the value between them.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedrepro.bench.timing import Call, seconds_of
 from fedrepro.federation.federation import Federation
 from fedrepro.models.architecture import Architecture
 
@@ -40,6 +40,27 @@ class Floor:
     train_bytes: int
 
 
+def floor(architecture: Architecture, federation: Federation) -> Floor:
+    """Count a network's floor for the images and the precision of a federation."""
+    image = federation.data.images[:1].cpu().float()
+    counted: list[tuple[int, int]] = []  # operations and outputs of each layer
+
+    def count(layer: nn.Module, _: object, out: Tensor) -> None:
+        terms = prod(layer.weight.shape[1:]) if isinstance(layer, nn.Conv2d | nn.Linear) else 0
+        counted.append((2 * out[0].numel() * terms, out[0].numel()))
+
+    module = architecture.make().eval()
+    for layer in module.modules():
+        if isinstance(layer, _LAYERS):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(image.permute(0, 3, 1, 2) if image.ndim == 4 else image)
+    flops, values = (sum(column) for column in zip(*counted))
+    width, stored = DTYPES[federation.precision].itemsize, federation.data.images[0].nbytes
+    of_the_image = counted[0][0]  # whose gradient nobody needs
+    return Floor(flops, 3 * flops - of_the_image, 2 * values * width + stored, 6 * values * width + stored)
+
+
 @dataclass(frozen=True)
 class Roofline:
     """What the machine does at best, each the fastest of several tries.
@@ -54,28 +75,6 @@ class Roofline:
     bandwidth: float
 
 
-def floor(architecture: Architecture, federation: Federation) -> Floor:
-    """Count a network's floor for the images and the precision of a federation."""
-    image = federation.data.images[:1].cpu().float()
-    x = image.permute(0, 3, 1, 2) if image.ndim == 4 else image
-    counted: list[tuple[int, int]] = []  # operations and outputs of each layer
-
-    def count(layer: nn.Module, _: object, out: Tensor) -> None:
-        terms = prod(layer.weight.shape[1:]) if isinstance(layer, nn.Conv2d | nn.Linear) else 0
-        counted.append((2 * out[0].numel() * terms, out[0].numel()))
-
-    module = architecture.make().eval()
-    for layer in module.modules():
-        if isinstance(layer, _LAYERS):
-            layer.register_forward_hook(count)
-    with torch.no_grad():
-        module(x)
-    flops, values = sum(f for f, _ in counted), sum(v for _, v in counted)
-    width, stored = DTYPES[federation.precision].itemsize, federation.data.images[0].nbytes
-    images = counted[0][0]  # whose gradient nobody needs
-    return Floor(flops, 3 * flops - images, 2 * values * width + stored, 6 * values * width + stored)
-
-
 def measure(device: str, precision: str, *, seconds: float = 2.0) -> Roofline:
     """Measure the roofline of a device in the precision that the convolutions use.
 
@@ -84,19 +83,25 @@ def measure(device: str, precision: str, *, seconds: float = 2.0) -> Roofline:
         precision: "float32" (without TF32), "bfloat16" or "float64".
         seconds: about how long it may take.
     """
-    dtype, cuda = DTYPES[precision], device == "cuda"
-    size = 8192 if cuda else 1024
+    cuda, channels = device == "cuda", 256
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device).to(DTYPES[precision])
+
+    def product(side: int) -> float:
+        a, b = drawn(side, side), drawn(side, side)
+        return 2 * side**3 / _fastest(lambda: a @ b, device, seconds / 3)
+
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        matmul = 2 * size**3 / _fastest(lambda: a @ b, device, seconds / 3)
+        size = 8192 if cuda else 1024
+        matmul = product(size)
         if not cuda and matmul > 2e11 and precision != "float64":  # a larger product still takes < 0.1 s
             size = 2048
-            a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
-            matmul = max(matmul, 2 * size**3 / _fastest(lambda: a @ b, device, seconds / 3))
+            matmul = max(matmul, product(size))
         batch, side = (256, 32) if cuda else (40, 8)
-        x = torch.randn(batch, 256, side, side, device=device).to(dtype).to(memory_format=torch.channels_last)
-        w = torch.randn(256, 256, 3, 3, device=device).to(dtype).to(memory_format=torch.channels_last)
-        work = 2 * batch * side**2 * 256 * 256 * 9
+        x = drawn(batch, channels, side, side).to(memory_format=torch.channels_last)
+        w = drawn(channels, channels, 3, 3).to(memory_format=torch.channels_last)
+        work = 2 * batch * side**2 * channels * channels * 9
         conv = work / _fastest(lambda: F.conv2d(x, w, padding=1), device, seconds / 3)
         source = torch.ones((1 << 30) if cuda else (1 << 27), dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
@@ -104,23 +109,13 @@ def measure(device: str, precision: str, *, seconds: float = 2.0) -> Roofline:
     return Roofline(matmul, size, conv, bandwidth)
 
 
-def wait(device: str) -> None:
-    """Wait until a device has done everything asked of it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _fastest(call: Callable[[], object], device: str, seconds: float) -> float:
+def _fastest(call: Call, device: str, seconds: float) -> float:
     """Return the seconds of one call, the fastest of at least three tries after a warm-up."""
     count = 10 if device == "cuda" else 1  # a single call on CUDA is of the order of its launch
-    call()
-    wait(device)
-    end = time.perf_counter() + seconds
-    tries: list[float] = []
-    while len(tries) < 3 or (time.perf_counter() < end and len(tries) < 50):
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        wait(device)
-        tries.append((time.perf_counter() - begun) / count)
-    return min(tries)
+    seconds_of(call, device)
+    end, tries = time.perf_counter() + seconds, 0
+    fastest = float("inf")
+    while tries < 3 or (time.perf_counter() < end and tries < 50):
+        fastest = min(fastest, seconds_of(lambda: [call() for _ in range(count)], device) / count)
+        tries += 1
+    return fastest

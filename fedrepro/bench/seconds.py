@@ -7,18 +7,20 @@ Shapes: S clients, M samples, P parameters.
 """
 
 import statistics
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from fedrepro.bench.roofline import wait
+from fedrepro.bench.timing import repeated
 from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
+from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
-from fedrepro.methods import catalogue as methods
-from fedrepro.stages.teach import Aggregation
+from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.posterior import posterior
+from fedrepro.stages.round import Round
 
 BUILD, PREDICT, DISTILL = "build the posterior and sample", "predictions of one model", "distillation"
 
@@ -40,15 +42,13 @@ def posterior_seconds(setting: Setting, federation: Federation, *, repeats: int 
     clients = start.take([0] * setting.clients)
     clients.params.add_(torch.randn_like(clients.params), alpha=0.01)
     shares = torch.full((1, setting.clients), 1 / setting.clients, dtype=torch.float64)
-    ends = Aggregation(start.take([0] * setting.clients), clients, shares, start)
-    draw, found = methods.posterior(setting), []
-    for _ in range(repeats + 1):
-        wait(federation.device.type)
-        began = time.perf_counter()
-        draw(ends, federation, Streams(0, 0))
-        wait(federation.device.type)
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[1:])
+    begun = Round.begin(State(0, start), federation, mean_of_probabilities(setting))
+    ends = replace(begun, start=start.take([0] * setting.clients), clients=clients, shares=shares)
+    draw, device = posterior(setting), federation.device.type
+    _, *found = repeated(
+        lambda: lambda: draw(ends, federation, Streams(0, 0)), repeats=repeats, left=float("inf"), device=device
+    )
+    return statistics.median(found)
 
 
 def recorded_seconds(setting: Setting, throughput: Path) -> pd.DataFrame:
@@ -62,13 +62,14 @@ def recorded_seconds(setting: Setting, throughput: Path) -> pd.DataFrame:
         Columns what (`PREDICT`, `DISTILL`), device (with the precision of its convolutions, which is not asked
         to be the setting's) and seconds; no line where nothing was recorded.
     """
-    images = {PREDICT: setting.public_images, DISTILL: setting.public_images * setting.distill_epochs}
-    metrics = {PREDICT: "predict_images_per_s", DISTILL: "distill_images_per_s"}
-    table = pd.read_csv(throughput)
-    table = table[table["model"] == setting.model]
+    work = {  # images of a round, and the rate at which they are done
+        PREDICT: (setting.public_images, "predict_images_per_s"),
+        DISTILL: (setting.public_images * setting.distill_epochs, "distill_images_per_s"),
+    }
+    table = pd.read_csv(throughput).query("model == @setting.model")
     table = table.assign(device=table["device"] + ", " + table["precision"])
     lines = []
-    for what, metric in metrics.items():
+    for what, (images, metric) in work.items():
         fastest = table[table["metric"] == metric].groupby("device")["value"].max()
-        lines += [(what, device, images[what] / rate) for device, rate in fastest.items()]
+        lines += [(what, device, images / rate) for device, rate in fastest.items()]
     return pd.DataFrame(lines, columns=["what", "device", "seconds"])

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from fedrepro.bench.roofline import wait
-
 DISTILL_BATCH = 128  # FedBE 5.1
+Call = Callable[[], object]
 
 
 class LeftOutError(RuntimeError):
@@ -39,6 +38,23 @@ class Sizes:
         return 5 if self.device == "cuda" else 3
 
 
+def sizes_of(options: argparse.Namespace, device: str) -> Sizes:
+    """Return what to measure: the options, else the paper's sizes on CUDA and small ones on a CPU."""
+    cuda = device == "cuda"
+    clients = options.clients or (10 if cuda else 4)
+    return Sizes(
+        device=device,
+        model=options.model,
+        precision=options.precision or precision_of(device),
+        clients=clients,
+        images=options.images or (4000 if cuda else 400),
+        batch=options.batch,
+        epochs=options.epochs or (5 if cuda else 1),
+        public=10_000 if cuda else 400,
+        teachers=clients + 11 if cuda else 4,  # FedBE's: clients, their average, 10 samples
+    )
+
+
 def precision_of(device: str) -> str:
     """Return the precision that a device is made for: "bfloat16" where it has it, else "float32"."""
     if device == "cuda":
@@ -46,6 +62,19 @@ def precision_of(device: str) -> str:
     flags = Path("/proc/cpuinfo")
     known = flags.read_text().split() if flags.exists() else []
     return "bfloat16" if "avx512_bf16" in known or "amx_bf16" in known else "float32"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed, step by step.
+
+    images: of one step, those of all clients or teachers together; steps: of one repeat if time allows; prepare:
+    makes data and batches of so many steps, and returns the call that is timed.
+    """
+
+    images: int
+    steps: int
+    prepare: Callable[[int], Call]
 
 
 @dataclass(frozen=True)
@@ -70,41 +99,37 @@ class Series:
         return cls(statistics.median(values), min(values), max(values), len(values), images, first, warm)
 
 
-def sizes_of(options: argparse.Namespace, device: str) -> Sizes:
-    """Return what to measure: the options, else the paper's sizes on CUDA and small ones on a CPU."""
-    cuda = device == "cuda"
-    clients = options.clients or (10 if cuda else 4)
-    return Sizes(
-        device=device,
-        model=options.model,
-        precision=options.precision or precision_of(device),
-        clients=clients,
-        images=options.images or (4000 if cuda else 400),
-        batch=options.batch,
-        epochs=options.epochs or (5 if cuda else 1),
-        public=10_000 if cuda else 400,
-        teachers=clients + 11 if cuda else 4,  # FedBE's: clients, their average, 10 samples
-    )
-
-
-def seconds_of(call: Callable[[], object], device: str) -> float:
+def seconds_of(call: Call, device: str) -> float:
     """Return the wall time of a call, the device's work included."""
-    wait(device)
-    begun = time.perf_counter()
+    begun = _now(device)
     call()
-    wait(device)
-    return time.perf_counter() - begun
+    return _now(device) - begun
 
 
-def rate(
-    call: Callable[[int], object], *, unit: int, full: int, seconds: float, left: float, repeats: int, device: str
-) -> Series:
-    """Measure images/s of a call, fitting its size into the time given.
+def _now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def repeated(prepare: Callable[[], Call], *, repeats: int, left: float, device: str) -> list[float]:
+    """Time the same work again and again, at least twice, while it fits into `left` seconds.
+
+    Returns:
+        The seconds of the first call, which warms up, and of at most so many repeats.
+    """
+    end = time.perf_counter() + left
+    found: list[float] = []
+    while len(found) <= repeats and (len(found) < 2 or time.perf_counter() + found[-1] < end):
+        found.append(seconds_of(prepare(), device))
+    return found
+
+
+def rate(work: Work, *, seconds: float, left: float, repeats: int, device: str) -> Series:
+    """Measure images/s, fitting the steps of a repeat into the time given.
 
     Args:
-        call: does so many steps of work; `call(n)` returns a function without arguments to be timed.
-        unit: images per step.
-        full: steps of one repeat if time allows.
+        work: what is timed.
         seconds: how long the measurement should take.
         left: how long it may take; then the repeats end early, but for the first.
         repeats: timed repeats.
@@ -113,29 +138,22 @@ def rate(
     Raises:
         LeftOutError: if even single steps would take longer than `left`.
     """
-    begun = time.perf_counter()
-
-    def timed(steps: int) -> float:
-        ready = call(steps)
-        assert callable(ready)
-        return seconds_of(ready, device)
-
-    first = timed(1)
-    step = timed(1)
+    begun, cuda = time.perf_counter(), device == "cuda"
+    first, step = (seconds_of(work.prepare(1), device) for _ in range(2))
     gone = time.perf_counter() - begun
     if step > left - gone:
         raise LeftOutError(f"repeats of {step:.2g} s do not fit into {max(left - gone, 0):.2g} s")
-    warm, steps = 0.0, max(1, min(full, int((seconds - gone) / (repeats + (device == "cuda")) / step)))
-    if device == "cuda" and steps > 1:  # an engine may capture work of this size in its first call
-        warm = timed(steps)
+    steps = max(1, min(work.steps, int((seconds - gone) / (repeats + cuda) / step)))
+    # On CUDA an engine may capture work of this size in its first call.
+    warm = seconds_of(work.prepare(steps), device) if cuda and steps > 1 else 0.0
     values: list[float] = []
     while len(values) < repeats and (not values or time.perf_counter() - begun < left):
-        took = timed(steps)
-        values.append(steps * unit / took)
+        took = seconds_of(work.prepare(steps), device)
+        values.append(steps * work.images / took)
         room = (left - (time.perf_counter() - begun)) / max(repeats - len(values), 1)
         if took > room:  # another job came in between
             steps = max(1, int(steps * room / took))
-    return Series.of(values, steps * unit, first, warm)
+    return Series.of(values, steps * work.images, first, warm)
 
 
 def spare_threads() -> None:
@@ -143,19 +161,16 @@ def spare_threads() -> None:
 
     A number of threads set by OMP_NUM_THREADS stays.
     """
-    if "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() == 1:
-        return
     many = torch.get_num_threads()
+    if "OMP_NUM_THREADS" in os.environ or many == 1:
+        return
     layer, x = torch.nn.Conv2d(16, 16, 3, padding=1), torch.randn(40, 16, 32, 32)
 
-    def times() -> float:
+    def ten_steps() -> Call:
         layer(x).sum().backward()  # the first call starts the threads
-        begun = time.perf_counter()
-        for _ in range(10):
-            layer(x).sum().backward()
-        return time.perf_counter() - begun
+        return lambda: [layer(x).sum().backward() for _ in range(10)]
 
-    several = times()
+    several = seconds_of(ten_steps(), "cpu")
     torch.set_num_threads(1)
-    if several < times():
+    if several < seconds_of(ten_steps(), "cpu"):
         torch.set_num_threads(many)

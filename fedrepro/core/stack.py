@@ -7,7 +7,7 @@ Buffers (BatchNorm statistics) are kept apart: a momentum step or a Gaussian sam
 Shapes: M members, O output members, P parameters, Q buffer entries, R integer counters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -74,9 +74,9 @@ class Stack:
     def of(cls, *modules: nn.Module) -> "Stack":
         """Copy modules of one architecture into a stack [len(modules)]."""
         layout = Layout.of(modules[0])
-        params = [_flat([p for _, p in m.named_parameters()]) for m in modules]
-        buffers = [_flat([b for _, b in m.named_buffers() if b.is_floating_point()]) for m in modules]
-        counters = [_flat([b for _, b in m.named_buffers() if not b.is_floating_point()]) for m in modules]
+        params = [flat([p for _, p in m.named_parameters()]) for m in modules]
+        buffers = [flat([b for _, b in m.named_buffers() if b.is_floating_point()]) for m in modules]
+        counters = [flat([b for _, b in m.named_buffers() if not b.is_floating_point()]) for m in modules]
         reference = params[0]
         return cls(
             layout,
@@ -123,7 +123,8 @@ class Stack:
                     targets[name].copy_(view.view(targets[name].shape))
 
 
-def _flat(tensors: list[Tensor]) -> Tensor:
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Join tensors into one vector, a copy without gradients."""
     if not tensors:
         return torch.zeros(0)
     return torch.cat([t.detach().reshape(-1) for t in tensors])

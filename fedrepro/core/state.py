@@ -7,16 +7,24 @@ from torch import Tensor
 
 from fedrepro.core.stack import Stack
 
-Memory = Mapping[str, Tensor]
+Memory = Mapping[str, Tensor | Stack]
 
 
 @dataclass(frozen=True)
 class State:
     """What a run carries from round to round.
 
-    round: rounds done; models: the global models [K]; memory: further tensors by name, such as momentum.
+    round: rounds done; models: the global models [K] of the first architecture, mostly the only one; memory:
+    further tensors and stacks by name, such as momentum; further: where there are several architectures, the
+    states of the others.
     """
 
     round: int
     models: Stack
     memory: Memory = field(default_factory=dict)
+    further: "tuple[State, ...]" = ()
+
+    @property
+    def worlds(self) -> "tuple[State, ...]":
+        """One state for each architecture, the first one's first."""
+        return (self, *self.further)

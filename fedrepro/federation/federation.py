@@ -1,19 +1,23 @@
 """A federation: who holds which images, what the server holds, and which kernel runs the networks.
 
-Shapes: S clients, N images, C classes, M members.
+Shapes: S clients, N images, C classes, M members, P parameters, T steps.
 """
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedrepro.core.stack import Stack
+from fedrepro.core.stack import Stack, concatenate
 from fedrepro.data.data import Data
-from fedrepro.kernels import kernel, stacked
+from fedrepro.federation.desk import AT_ONCE, Desk
+from fedrepro.kernels import stacked
+from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.registry import kernel
+from fedrepro.kernels.step import Carried, Step, Trained
 from fedrepro.models.architecture import Architecture
 
 
@@ -21,14 +25,22 @@ from fedrepro.models.architecture import Architecture
 class Federation:
     """The world that a method acts on; it never changes during a run.
 
+    Mostly all clients have one architecture. Where they have several, `worlds` are ordinary federations of one
+    architecture each, with the same clients, data and server, in which only `own` clients take part.
+
     Args:
-        architecture: the network of every client and of the server.
+        architecture: the network of the clients and of the server; the first one where there are several.
         data: the images of all clients together.
         parts: for each client the positions of its images in `data`, int64 vectors.
         public: the server's unlabelled images (labels are kept for diagnosis only); empty if it has none.
         test: the held-out images.
         precision: "float32" or "bfloat16" for the convolutions; "float64" for exact comparisons.
         kernel: name of the kernel that trains and predicts; "stacked" takes the fastest that can.
+        validation: labelled images of the server for early stopping, for dropping clients and for tuning.
+        core: labelled images on which the server trains.
+        own: numbers of the clients that have this architecture, ascending; empty for all.
+        further: where there are several architectures, those after the first, each with its clients.
+        desk: where trainings are carried out.
     """
 
     architecture: Architecture
@@ -38,19 +50,44 @@ class Federation:
     test: Data
     precision: str = "float32"
     kernel: str = "stacked"
+    validation: Data = field(default=None, kw_only=True)  # type: ignore[assignment]  # empty unless given
+    core: Data = field(default=None, kw_only=True)  # type: ignore[assignment]  # empty unless given
+    own: tuple[int, ...] = field(default=(), kw_only=True)
+    further: tuple[tuple[Architecture, tuple[int, ...]], ...] = field(default=(), kw_only=True)
+    desk: Desk = field(default=AT_ONCE, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that there are clients and that their images exist."""
+        """Check that there are clients, and that their images and their numbers exist."""
         if not self.parts:
             raise ValueError("a federation needs at least one client, got none")
         for client, part in enumerate(self.parts):
             if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(self.data):
                 raise ValueError(f"client {client} points outside the data of {len(self.data)} images")
+        groups = [self.numbers, *(own for _, own in self.further)]
+        owned = [client for own in groups for client in own]
+        if len(set(owned)) < len(owned) or not set(owned) <= set(range(self.clients)) or not all(groups):
+            raise ValueError(f"each client has one architecture and each architecture a client, got {groups}")
+        for name in ("validation", "core"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self.data.subset(torch.arange(0)))
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
+        """The number of clients S, of whatever architecture."""
         return len(self.parts)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The clients that have this architecture."""
+        return self.own or tuple(range(self.clients))
+
+    @cached_property
+    def worlds(self) -> "tuple[Federation, ...]":
+        """One federation for each architecture, the first one's first; itself where there is only one."""
+        if not self.further:
+            return (self,)
+        every = ((self.architecture, self.numbers), *self.further)
+        return tuple(replace(self, architecture=one, own=own, further=()) for one, own in every)
 
     @property
     def device(self) -> torch.device:
@@ -74,15 +111,50 @@ class Federation:
         """How many images each client holds, [S] float64 on the CPU."""
         return torch.tensor([len(part) for part in self.parts], dtype=torch.float64)
 
-    def start(self, seed: int) -> Stack:
-        """Return the initial global model of a run, a stack of one on the federation's device."""
-        return self.architecture.start(seed).to(self.device, self.dtype)
+    def start(self, seed: int, models: int = 1) -> Stack:
+        """Return the first global models of a run [models], each from a stream of its own, on the device."""
+        drawn = [self.architecture.start(seed, model) for model in range(models)]
+        return concatenate(drawn).to(self.device, self.dtype)
 
-    def train(self, *arguments, **options):
-        """Train with the federation's kernel and precision; see `kernels.plain.train`."""
-        with self._numerics():
-            run = kernel(self.kernel).train
-            return run(self.architecture, *arguments, precision=self.precision, **options)
+    def train(
+        self,
+        start: Stack,
+        data: Data,
+        targets: Sequence[Tensor],
+        plan: BatchPlan,
+        step: Step,
+        rates: Tensor,
+        *,
+        collect: Tensor | None = None,
+        carried: Carried | None = None,
+        correction: Tensor | None = None,
+    ) -> Trained:
+        """Train models [S] with the federation's kernel and precision; see `kernels.plain.train`."""
+        run = kernel(self.kernel).train
+
+        def part(start: Stack, first: int, last: int, carried: Carried | None) -> Trained:
+            taken = (plan, rates, collect)
+            if (first, last) != (0, len(plan)):
+                flags = None if collect is None else collect[first:last]
+                taken = (plan.steps(first, last), rates[first:last], flags)
+            own, lrs, flags = taken
+            with self._numerics():
+                trained: Trained = run(
+                    self.architecture,
+                    start,
+                    data,
+                    targets,
+                    own,
+                    step,
+                    lrs,
+                    precision=self.precision,
+                    collect=flags,
+                    carried=carried,
+                    correction=correction,
+                )
+            return trained
+
+        return self.desk.carry_out(part, start, plan, carried)
 
     @contextlib.contextmanager
     def _numerics(self) -> Iterator[None]:
@@ -102,12 +174,15 @@ class Federation:
         if not len(stack):
             return stack.params.new_empty(0, len(data), self.architecture.classes)
         with self._numerics():
-            return kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
+            logits: Tensor = kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
+        return logits
 
     def recalibrate(self, stack: Stack) -> Stack:
         """Recompute BatchNorm statistics on the public images; see `kernels.plain.recalibrate`."""
         if not len(self.public):
             raise ValueError("recalibrating BatchNorm needs public images, the server has none")
         with self._numerics():
-            run = kernel(self.kernel).recalibrate
-            return run(self.architecture, stack, self.public, precision=self.precision)
+            fresh: Stack = kernel(self.kernel).recalibrate(
+                self.architecture, stack, self.public, precision=self.precision
+            )
+        return fresh

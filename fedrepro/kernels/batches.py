@@ -1,13 +1,13 @@
-"""Who takes part in a round, and which images go into which step.
+"""Which images go into which step: batches, crops and flips, drawn before any kernel runs.
 
-Every random choice of training (participants, shuffles, crops, flips) is made here, before any kernel runs,
-so that all kernels see the same batches and must agree.
+Every random choice of training (shuffles, crops, flips, dropout) is made here, before any kernel runs, so that all
+kernels see the same batches and must agree.
 
 Shapes: S clients of the round, T steps, B batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,7 +40,8 @@ class BatchPlan:
 
     index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, True for the first images of a step and
     False for the places left over (a member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8
-    crop offsets (down, right) in [0, 2 pad]; flip: [S, T, B] bool; pad: pixels.
+    crop offsets (down, right) in [0, 2 pad]; flip: [S, T, B] bool; pad: pixels; noise: [S, T] int64, the seed of
+    each step for networks that draw random numbers (dropout); zeros unless given.
     """
 
     index: Tensor
@@ -48,12 +49,38 @@ class BatchPlan:
     shift: Tensor
     flip: Tensor
     pad: int
+    noise: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def __post_init__(self) -> None:
+        """Fill in what was not given."""
+        if not len(self.noise):
+            object.__setattr__(self, "noise", torch.zeros(self.index.shape[:2], dtype=torch.int64))
+
+    def __len__(self) -> int:
+        """Return the number of steps T."""
+        return self.index.shape[1]
+
+    @property
+    def images(self) -> int:
+        """The images of all members and steps, an image counted as often as it is seen."""
+        return int(self.mask.sum())
 
     def to(self, device: torch.device) -> "BatchPlan":
-        """Move the plan to a device."""
-        return BatchPlan(
-            self.index.to(device), self.mask.to(device), self.shift.to(device), self.flip.to(device), self.pad
-        )
+        """Move the plan to a device; the seeds, which the CPU reads, stay where they are."""
+        return self.changed(lambda part: part.to(device), self.noise)
+
+    def members(self, chosen: Sequence[int] | slice) -> "BatchPlan":
+        """Return the plan of some members."""
+        return self.changed(lambda part: part[chosen], self.noise[chosen])
+
+    def steps(self, first: int, last: int) -> "BatchPlan":
+        """Return the plan of the steps from `first` up to, not including, `last`."""
+        return self.changed(lambda part: part[:, first:last], self.noise[:, first:last])
+
+    def changed(self, change: Callable[[Tensor], Tensor], noise: Tensor) -> "BatchPlan":
+        """Return a plan with the same change made to each of its tensors, and these seeds."""
+        index, mask, shift, flip = (change(part) for part in (self.index, self.mask, self.shift, self.flip))
+        return BatchPlan(index, mask, shift, flip, self.pad, noise)
 
 
 LAST_BATCH = ("keep", "drop", "merge")
@@ -116,6 +143,7 @@ def batch_plan(
     mask = torch.zeros(shape, dtype=torch.bool)
     shift = torch.zeros(*shape, 2, dtype=torch.uint8)
     flip = torch.zeros(shape, dtype=torch.bool)
+    noise = torch.zeros(shape[:2], dtype=torch.int64)
     for member, (order, steps, source) in enumerate(zip(orders, sizes, generators)):
         filled = torch.arange(shape[2]) < steps[:, None]  # row by row, the places that the order fills
         mask[member, : len(steps)] = filled
@@ -127,4 +155,18 @@ def batch_plan(
             shift[member, : own[0], : own[1]] = offsets
         if augment.flip:
             flip[member, : own[0], : own[1]] = torch.rand(own, generator=source) < 0.5
-    return BatchPlan(index, mask, shift, flip, augment.pad)
+        noise[member, : own[0]] = torch.randint(
+            2**63 - 1, own[:1], generator=source
+        )  # last: it moves no other draw
+    return BatchPlan(index, mask, shift, flip, augment.pad, noise)
+
+
+def share_out(steps: list[int], lanes: int) -> list[list[int]]:
+    """Return the members of each lane: longest training first, each to the lane that is free first."""
+    queues: list[list[int]] = [[] for _ in range(lanes)]
+    load = [0] * lanes
+    for member in sorted(range(len(steps)), key=lambda m: -steps[m]):
+        place = load.index(min(load))
+        queues[place].append(member)
+        load[place] += steps[member]
+    return queues

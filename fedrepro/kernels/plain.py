@@ -3,45 +3,42 @@
 Shapes: S members trained, M members, N images, C classes, T steps, B batch, P parameters.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.core.stack import Stack
+from fedrepro.core.stack import Stack, concatenate, flat
 from fedrepro.data.data import Data
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.inputs import inputs
-from fedrepro.kernels.step import Proximal, Sgd
+from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Carried, Proximal, Rule, Sgd, Step, Trained, unknown
 from fedrepro.models.architecture import Architecture
 
 PRECISIONS = ("float32", "bfloat16", "float64")
 TINY = 1e-30  # in place of a length of zero, whose direction is zero as well
 
 
-class NonFiniteLossError(ArithmeticError):
-    """A loss, or a weight after the last step, became infinite or NaN; `member` tells of which model."""
+def takes(
+    architecture: Architecture,
+    device: torch.device,
+    precision: str,
+    step: Step | None = None,
+    data: Data | None = None,
+) -> str:
+    """Return "" if this kernel can do the work, otherwise the reason why it cannot.
 
-    def __init__(self, member: int) -> None:
-        super().__init__(f"the loss of member {member} is not finite")
-        self.member = member
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training returns.
-
-    stack: the final models [S]; average: the mean of each member's collected models [S] (a copy of `stack`
-    when none was collected); velocity: momentum buffers [S, P]; loss: mean loss over all steps [S].
+    Args:
+        architecture: the network.
+        device: where it is to run.
+        precision: see `train`.
+        step: what a step of training does; None where nothing is trained.
+        data: the images; None where they are not known yet.
     """
-
-    stack: Stack
-    average: Stack
-    velocity: Tensor
-    loss: Tensor
+    if precision not in PRECISIONS:
+        return f"precision must be one of {PRECISIONS}, got {precision!r}"
+    return unknown(step, EVERYTHING) if step is not None else ""
 
 
 def _autocast(device: torch.device, precision: str):
@@ -59,110 +56,152 @@ def train(
     architecture: Architecture,
     start: Stack,
     data: Data,
-    targets: Tensor,
+    targets: Sequence[Tensor],
     plan: BatchPlan,
-    sgd: Sgd,
+    step: Step,
+    rates: Tensor,
     *,
     precision: str = "float32",
     collect: Tensor | None = None,
-    velocity: Tensor | None = None,
+    carried: Carried | None = None,
     correction: Tensor | None = None,
-    loss_scale: float = 1.0,
     before_step: Callable[[], object] = lambda: None,
 ) -> Trained:
     """Train every member of a stack on its own batches.
 
     The loss is cross-entropy, the mean over the batch of -sum_c p_c log q_c (FedBE eq. 1 for labels, section 4
-    for pseudo-labels). Convolutions may run in bfloat16; weights, statistics, loss and update are float32.
-    A proximal term and a correction act on the gradient, and are no part of the loss that is returned.
+    for pseudo-labels), or a sum of such terms. Convolutions may run in bfloat16; weights, statistics, loss and
+    update are float32. A proximal term and a correction act on the gradient, and are no part of the loss that is
+    returned. A training may be cut between two steps: plan, rates and `collect` of the rest, with the models so
+    far as `start` and what they carry, lead to the same bits.
 
     Args:
         architecture: the network of all members.
         start: S initial models on the data's device.
         data: the images that the plan points into.
-        targets: labels [N] int64, or probabilities [N, C].
+        targets: for each term of the loss labels [N] int64, or probabilities [N, C].
         plan: batches of each member, on any device.
-        sgd: learning rates [T], momentum, weight decay, proximal term.
+        step: the rule and the loss.
+        rates: learning rate of each step, [T] on the CPU.
         precision: "float32", "bfloat16", or "float64" (then `start` is float64).
         collect: [T] bool, steps after which the weights enter the running mean (SWA).
-        velocity: momentum buffers [S, P] to go on from; zero when not given.
+        carried: what an earlier part of the training handed on; it is not written to.
         correction: [S, P], added to each member's gradient at every step: c - c_i of SCAFFOLD (Algorithm 1).
-        loss_scale: factor on the loss; 1 is the paper's, 1/C that of FedBE's released code.
         before_step: called before every step; what it raises ends the training.
 
     Returns:
-        Final and averaged models, momentum buffers and mean losses.
+        Final and averaged models, mean losses, which members are finite, and what a next part needs.
 
     Raises:
-        NonFiniteLossError: naming the first member whose loss is infinite or NaN.
+        ValueError: for an unknown rule or precision, or targets that do not fit the loss.
     """
+    if reason := takes(architecture, start.params.device, precision, step):
+        raise ValueError(reason)
     module = _module(architecture, start.params).train()
     parameters = list(module.parameters())
     plan = plan.to(start.params.device)
     counts = plan.mask.sum(2).tolist()  # [S, T], read once: no step waits for the device
-    rates = sgd.lr.tolist()
+    lrs, seeds = rates.tolist(), plan.noise.tolist()
+    carried = carried if carried is not None else Carried.fresh(start, step.rule)
     finals: list[Stack] = []
-    averages: list[Stack] = []
-    velocities: list[Tensor] = []
-    losses: list[Tensor] = []
-    for member in range(len(start)):
-        start.load(member, module)
-        optimizer = torch.optim.SGD(
-            [
-                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": sgd.weight_decay},
-                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-            ],
-            lr=0.0,
-            momentum=sgd.momentum,
-        )
-        if velocity is not None and sgd.momentum:
-            for p, held in zip(parameters, _like(parameters, start, velocity[member])):
-                optimizer.state[p]["momentum_buffer"] = held
-        anchors = [p.detach().clone() for p in parameters] if sgd.proximal.mu else []
-        shifts = _like(parameters, start, correction[member]) if correction is not None else []
-        total = torch.zeros((), dtype=start.params.dtype, device=start.params.device)
-        mean, collected = torch.zeros_like(start.params[member]), 0
-        for step, count in enumerate(counts[member]):
-            if count == 0:
-                continue
-            before_step()
-            index = plan.index[member, step, :count]
-            x = inputs(
-                data,
-                index,
-                dtype=start.params.dtype,
-                shift=plan.shift[member, step, :count],
-                flip=plan.flip[member, step, :count],
-                pad=plan.pad,
-            )
-            with _autocast(x.device, precision):
-                logits = module(x)
-            loss = F.cross_entropy(logits.to(start.params.dtype), targets[index])
-            optimizer.zero_grad(set_to_none=True)
-            (loss * loss_scale).backward()
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            if sgd.proximal.mu:
-                _pull(module, gradients, anchors, sgd.proximal)
-            if shifts:
-                for gradient, shift in zip(gradients, shifts, strict=True):
-                    gradient += shift
-            for group in optimizer.param_groups:
-                group["lr"] = rates[step]
-            optimizer.step()
-            total += loss.detach()
-            if collect is not None and bool(collect[step]):
-                collected += 1
-                mean += (_flat(parameters) - mean) / collected
-        total /= max(sum(count > 0 for count in counts[member]), 1)
-        final = Stack.of(module)
-        if not bool(total.isfinite() & final.params.isfinite().all()):
-            raise NonFiniteLossError(member)
-        finals.append(final)
-        averages.append(Stack(final.layout, mean[None], final.buffers, final.counters) if collected else final)
-        momenta = [optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in parameters]
-        velocities.append(_flat(momenta))
-        losses.append(total)
-    return Trained(_join(finals), _join(averages), torch.stack(velocities), torch.stack(losses))
+    after: list[Carried] = []
+    with _own_noise(architecture, start.params.device) as sow:
+        for member in range(len(start)):
+            start.load(member, module)
+            slots, total = carried.slots[member], carried.total[member].clone()
+            mean, collected = carried.mean[member].clone(), int(carried.collected[member])
+            done = int(carried.steps[member])
+            optimizer = _optimizer(step.rule, parameters)
+            if done:
+                _resume(optimizer, step.rule, parameters, [_like(parameters, start, slot) for slot in slots], done)
+            anchors = _like(parameters, start, carried.anchor[member]) if step.rule.proximal.mu else []
+            shifts = _like(parameters, start, correction[member]) if correction is not None else []
+            for number, count in enumerate(counts[member]):
+                if count == 0:
+                    continue
+                before_step()
+                sow(seeds[member][number])
+                index = plan.index[member, number, :count]
+                x = inputs(
+                    data,
+                    index,
+                    dtype=start.params.dtype,
+                    shift=plan.shift[member, number, :count],
+                    flip=plan.flip[member, number, :count],
+                    pad=plan.pad,
+                )
+                with _autocast(x.device, precision):
+                    logits = module(x)
+                loss = step.loss(logits.to(start.params.dtype), [target[index] for target in targets])
+                optimizer.zero_grad(set_to_none=True)
+                (loss * step.loss.scale).backward()
+                gradients = [p.grad for p in parameters if p.grad is not None]
+                if step.rule.proximal.mu:
+                    _pull(module, gradients, anchors, step.rule.proximal)
+                if shifts:
+                    for gradient, shift in zip(gradients, shifts, strict=True):
+                        gradient += shift
+                if step.rule.clip:
+                    nn.utils.clip_grad_norm_(parameters, step.rule.clip)
+                for group in optimizer.param_groups:
+                    group["lr"] = lrs[number]
+                optimizer.step()
+                done += 1
+                total += loss.detach()
+                if collect is not None and bool(collect[number]):
+                    collected += 1
+                    mean += (flat(parameters) - mean) / collected
+            finals.append(Stack.of(module))
+            held = [flat([optimizer.state[p].get(name, torch.zeros_like(p)) for p in parameters])
+                    for name in _slots(step.rule)]  # fmt: skip
+            own = torch.stack(held) if done else slots
+            counted = (carried.steps.new_tensor(number) for number in (done, collected))
+            after.append(Carried(own, next(counted), total, mean, next(counted), carried.anchor[member]))
+    return Trained.of(concatenate(finals), Carried.stacked(after))
+
+
+def _optimizer(rule: Rule, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return torch's optimizer of a rule; its learning rate is set anew before every step."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": rule.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if isinstance(rule, Sgd):
+        return torch.optim.SGD(groups, lr=0.0, momentum=rule.momentum)
+    assert isinstance(rule, Adam)  # `takes` has refused all others
+    make = torch.optim.AdamW if isinstance(rule, AdamW) else torch.optim.Adam
+    return make(groups, lr=0.0, betas=(rule.beta1, rule.beta2), eps=rule.eps)
+
+
+def _slots(rule: Rule) -> tuple[str, ...]:
+    """Return torch's names of what a rule carries."""
+    return ("momentum_buffer",) if isinstance(rule, Sgd) else ("exp_avg", "exp_avg_sq")
+
+
+def _resume(
+    optimizer: torch.optim.Optimizer,
+    rule: Rule,
+    parameters: list[nn.Parameter],
+    slots: list[list[Tensor]],
+    done: int,
+) -> None:
+    """Put what was carried into an optimizer that has done so many steps."""
+    if isinstance(rule, Sgd) and not rule.momentum:
+        return
+    for place, p in enumerate(parameters):
+        optimizer.state[p] = {name: held[place] for name, held in zip(_slots(rule), slots)}
+        if isinstance(rule, Adam):
+            optimizer.state[p]["step"] = torch.tensor(float(done))
+
+
+@contextmanager
+def _own_noise(architecture: Architecture, device: torch.device) -> Iterator[Callable[[int], object]]:
+    """Let a network that draws random numbers do so from a step's own seed; the global state stays."""
+    if not architecture.random:
+        yield lambda seed: None
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield torch.manual_seed
 
 
 def _like(parameters: list[nn.Parameter], stack: Stack, row: Tensor) -> list[Tensor]:
@@ -180,16 +219,6 @@ def _pull(module: nn.Module, gradients: list[Tensor], anchors: list[Tensor], pro
             gradient += proximal.mu * away
         elif "weight" in name:
             gradient += proximal.mu / 2 * away / away.norm().clamp_min(TINY)
-
-
-def _flat(tensors: list[Tensor] | list[nn.Parameter]) -> Tensor:
-    return torch.cat([t.detach().reshape(-1) for t in tensors])
-
-
-def _join(stacks: list[Stack]) -> Stack:
-    layout = stacks[0].layout
-    parts = [[getattr(s, name) for s in stacks] for name in ("params", "buffers", "counters")]
-    return Stack(layout, *(torch.cat(part) for part in parts))
 
 
 @torch.no_grad()
@@ -240,28 +269,30 @@ def recalibrate(
 ) -> Stack:
     """Recompute the BatchNorm statistics of every member by one pass over a data set.
 
-    Needed after any change of the weights that did not go through training, such as SWA's average. The
-    statistics are the plain mean over batches (cumulative averaging), images are not augmented.
+    Needed after any change of the weights that did not go through training, such as SWA's average. The statistics
+    are the mean over batches, each counted by its size (cumulative averaging); images are not augmented, and
+    nothing is dropped out.
 
     Returns:
         The same parameters with new buffers; networks without BatchNorm come back unchanged.
     """
-    module = _module(architecture, stack.params)
+    module = _module(architecture, stack.params).eval()
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if not norms or not len(stack):
         return stack
     batches = torch.arange(len(data), device=data.images.device).split(batch_size)
+    shares = [len(index) / min((place + 1) * batch_size, len(data)) for place, index in enumerate(batches)]
     done = []
     for member in range(len(stack)):
         stack.load(member, module)
-        module.train()
         for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None
-        for index in batches:
+            norm.train().reset_running_stats()
+        for index, share in zip(batches, shares):
             before_step()
+            for norm in norms:
+                norm.momentum = share
             with _autocast(stack.params.device, precision):
                 module(inputs(data, index, dtype=stack.params.dtype))
         fresh = Stack.of(module)
         done.append(Stack(fresh.layout, stack.params[member : member + 1], fresh.buffers, fresh.counters))
-    return _join(done)
+    return concatenate(done)

@@ -1,7 +1,8 @@
-"""The stacked kernel: takes the fastest kernel that can run a network on a device."""
+"""The stacked kernel: takes the fastest kernel that can do a piece of work on a device."""
 
 import importlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -12,12 +13,11 @@ from torch import Tensor
 
 from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
-from fedrepro.kernels import threads
+from fedrepro.kernels import plain, threads
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.graph import graph
 from fedrepro.kernels.memory import keep_freed_memory
-from fedrepro.kernels.plain import Trained
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.step import Step, Trained
 from fedrepro.models.architecture import Architecture
 
 
@@ -42,33 +42,54 @@ def fused() -> ModuleType | None:
         return None
 
 
-def choose(architecture: Architecture, device: torch.device, precision: str) -> Choice:
-    """Return which kernel runs a network on a device in a precision, and why."""
+def takes(
+    architecture: Architecture,
+    device: torch.device,
+    precision: str,
+    step: Step | None = None,
+    data: Data | None = None,
+) -> str:
+    """Return "" where any kernel can do the work, otherwise why `plain`, which can do the most, cannot."""
+    return plain.takes(architecture, device, precision, step, data)
+
+
+def choose(
+    architecture: Architecture,
+    device: torch.device,
+    precision: str,
+    step: Step | None = None,
+    data: Data | None = None,
+) -> Choice:
+    """Return which kernel does a piece of work, and why; the arguments are those of `kernels.plain.takes`.
+
+    The kernels are asked in order of their speed. Without `step` and `data` it is the one that a network has as a
+    rule: unusual steps or images may need another.
+    """
+    asked = (architecture, device, precision, step, data)
     if device.type != "cuda":
-        against, memory = threads.not_worth(architecture, device, precision), keep_freed_memory()
+        memory = keep_freed_memory()
+        against = threads.takes(*asked) or threads.not_worth(architecture)
         if not against:
             return Choice("threads", f"members side by side on {torch.get_num_threads()} cores; {memory}")
         return Choice("plain", f"one model at a time: {against}; {memory}")
     module = fused()
-    against = "it needs Triton" if module is None else module.supports(architecture, device, precision)
-    if module is not None and not against:
+    against = "it needs Triton" if module is None else module.takes(*asked)
+    if not against:
         return Choice("fused", "kernels of its own for this network, all members in one launch")
-    lacking = graph.supports(architecture, device, precision)
+    lacking = graph.takes(*asked)
     if not lacking:
         return Choice("graph", f"recorded steps, members side by side; not fused: {against}")
     return Choice("plain", f"one model at a time; not graph: {lacking}")
 
 
 def _engine(
-    architecture: Architecture, device: torch.device, precision: str, data: Data, sgd: Sgd | None = None
+    architecture: Architecture, device: torch.device, precision: str, data: Data, step: Step | None = None
 ) -> ModuleType:
-    choice = choose(architecture, device, precision)
-    if choice.engine == "fused":
-        module = importlib.import_module("fedrepro.kernels.fused")
-        return module if module.takes(data, sgd) else graph
+    choice = choose(architecture, device, precision, step, data)
     if choice.engine == "plain" and device.type == "cuda":
         _say(architecture, choice.why)
-    return importlib.import_module(f"fedrepro.kernels.{choice.engine}")
+    modules: dict[str, ModuleType] = {"plain": plain, "threads": threads, "graph": graph}
+    return modules.get(choice.engine) or importlib.import_module("fedrepro.kernels.fused")
 
 
 @lru_cache(maxsize=256)
@@ -80,16 +101,19 @@ def train(
     architecture: Architecture,
     start: Stack,
     data: Data,
-    targets: Tensor,
+    targets: Sequence[Tensor],
     plan: BatchPlan,
-    sgd: Sgd,
+    step: Step,
+    rates: Tensor,
     *,
     precision: str = "float32",
     **options: Any,
 ) -> Trained:
     """Train every member of a stack on its own batches; see `kernels.plain.train`."""
-    engine = _engine(architecture, start.params.device, precision, data, sgd)
-    trained: Trained = engine.train(architecture, start, data, targets, plan, sgd, precision=precision, **options)
+    engine = _engine(architecture, start.params.device, precision, data, step)
+    trained: Trained = engine.train(
+        architecture, start, data, targets, plan, step, rates, precision=precision, **options
+    )
     return trained
 
 

@@ -9,7 +9,7 @@ Shapes: S members trained, M members, N images, C classes, T steps, B batch, P p
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,13 +17,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedrepro.core.stack import Stack
+from fedrepro.core.stack import Stack, concatenate
 from fedrepro.data.data import Data
 from fedrepro.kernels import plain
-from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.graph.sessions import share_out
-from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.batches import BatchPlan, share_out
+from fedrepro.kernels.step import Carried, Step, Trained
 from fedrepro.models.architecture import Architecture
 
 Made = TypeVar("Made")
@@ -33,25 +31,30 @@ class _StoppedError(Exception):
     """Another member failed, or the user interrupted: this one need not end."""
 
 
-def supports(architecture: Architecture, device: torch.device, precision: str) -> str:
-    """Return "" if this kernel can run here, otherwise the reason why it cannot."""
+def takes(
+    architecture: Architecture,
+    device: torch.device,
+    precision: str,
+    step: Step | None = None,
+    data: Data | None = None,
+) -> str:
+    """Return "" if this kernel can do the work, otherwise the reason why it cannot; see `kernels.plain.takes`."""
     if device.type != "cpu":
         return f"threads runs on the CPU, not on {device.type}"
     if not torch.backends.openmp.is_available():
         return "this torch has no OpenMP, so threads cannot share the cores out"
-    if precision not in plain.PRECISIONS:
-        return f"precision must be one of {plain.PRECISIONS}, got {precision!r}"
-    return ""
+    if step is not None and architecture.random:
+        return f"{architecture.name} draws random numbers, whose state all threads share"
+    return plain.takes(architecture, device, precision, step, data)
 
 
-def not_worth(architecture: Architecture, device: torch.device, precision: str) -> str:
-    """Return "" if this kernel is the faster one, otherwise the reason why `plain` is."""
-    reason = supports(architecture, device, precision)
-    if not reason and torch.get_num_threads() == 1:
+def not_worth(architecture: Architecture) -> str:
+    """Return "" if this kernel, where it can do the work, is the faster one, otherwise why `plain` is."""
+    if torch.get_num_threads() == 1:
         return "there is one core"
-    if not reason and not _convolves(architecture):
+    if not _convolves(architecture):
         return f"{architecture.name} is so small that Python's lock would be its bound"
-    return reason
+    return ""
 
 
 @lru_cache(maxsize=256)
@@ -94,8 +97,6 @@ def _each(
     def job(members: list[int]) -> Made:
         try:
             return work(members, go_on)
-        except ArithmeticError:
-            raise  # the others go on, so that which of several is named does not depend on who was first
         except BaseException:
             stop.set()
             raise
@@ -114,78 +115,66 @@ def _each(
         torch.set_num_threads(cores)  # for threads still to come: the pool's own number became their default
     errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
-        named = [error for error in errors if isinstance(error, NonFiniteLossError)]
-        first = min(named, key=lambda error: error.member) if named else None
-        others = [error for error in errors if not isinstance(error, _StoppedError | ArithmeticError)]
-        raise (others or [first or errors[0]])[0]
+        raise next((error for error in errors if not isinstance(error, _StoppedError)), errors[0])
     return groups, [future.result() for future in futures]
 
 
-def _together(groups: list[list[int]], tensors: list[Tensor]) -> Tensor:
-    """Join what the groups made, in the order of the members' numbers."""
-    order = torch.tensor([member for members in groups for member in members]).argsort()
-    return torch.cat(tensors)[order]
-
-
-def _joined(groups: list[list[int]], stacks: list[Stack]) -> Stack:
-    names = ("params", "buffers", "counters")
-    return Stack(stacks[0].layout, *(_together(groups, [getattr(s, name) for s in stacks]) for name in names))
+def _order(groups: list[list[int]]) -> Tensor:
+    """Return the places in the groups, one after the other, of the members in the order of their numbers."""
+    return torch.tensor([member for members in groups for member in members]).argsort()
 
 
 def train(
     architecture: Architecture,
     start: Stack,
     data: Data,
-    targets: Tensor,
+    targets: Sequence[Tensor],
     plan: BatchPlan,
-    sgd: Sgd,
+    step: Step,
+    rates: Tensor,
     *,
     precision: str = "float32",
     collect: Tensor | None = None,
-    velocity: Tensor | None = None,
+    carried: Carried | None = None,
     correction: Tensor | None = None,
-    loss_scale: float = 1.0,
 ) -> Trained:
     """Train every member of a stack on its own batches; see `kernels.plain.train`.
 
     Raises:
-        NonFiniteLossError: as `plain.train`.
-        ValueError: off the CPU, or for a torch without OpenMP.
+        ValueError: as `plain.train`; off the CPU, for a torch without OpenMP or a network with dropout.
     """
-    _check(architecture, start.params.device, precision)
+    if reason := takes(architecture, start.params.device, precision, step, data):
+        raise ValueError(reason)
 
     def some(members: list[int], go_on: Callable[[], None]) -> Trained:
-        index, mask, shift, flip = (part[members] for part in (plan.index, plan.mask, plan.shift, plan.flip))
-        try:
-            return plain.train(
-                architecture,
-                start.take(members),
-                data,
-                targets,
-                BatchPlan(index, mask, shift, flip, plan.pad),
-                sgd,
-                precision=precision,
-                collect=collect,
-                velocity=None if velocity is None else velocity[members],
-                correction=None if correction is None else correction[members],
-                loss_scale=loss_scale,
-                before_step=go_on,
-            )
-        except NonFiniteLossError as error:
-            raise NonFiniteLossError(members[error.member]) from None
+        return plain.train(
+            architecture,
+            start.take(members),
+            data,
+            targets,
+            plan.members(members),
+            step,
+            rates,
+            precision=precision,
+            collect=collect,
+            carried=None if carried is None else carried.take(members),
+            correction=None if correction is None else correction[members],
+            before_step=go_on,
+        )
 
     groups, done = _each(plan.mask.any(2).sum(1).clamp_min(1).tolist(), some)
+    order = _order(groups)
     return Trained(
-        _joined(groups, [d.stack for d in done]),
-        _joined(groups, [d.average for d in done]),
-        _together(groups, [d.velocity for d in done]),
-        _together(groups, [d.loss for d in done]),
+        concatenate([d.stack for d in done]).take(order),
+        concatenate([d.average for d in done]).take(order),
+        torch.cat([d.loss for d in done])[order],
+        torch.cat([d.finite for d in done])[order],
+        Carried.joined([d.carried for d in done]).take(order),
     )
 
 
 def _check(architecture: Architecture, device: torch.device, precision: str) -> None:
-    reason = supports(architecture, device, precision)
-    if reason:
+    if reason := takes(architecture, device, precision):
         raise ValueError(reason)
 
 
@@ -201,7 +190,8 @@ def predict(
         options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
         return plain.predict(architecture, stack.take(members), data, **options)
 
-    return _together(*_each([1] * len(stack), some))
+    groups, found = _each([1] * len(stack), some)
+    return torch.cat(found)[_order(groups)]
 
 
 def recalibrate(
@@ -216,4 +206,5 @@ def recalibrate(
         options: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "before_step": go_on}
         return plain.recalibrate(architecture, stack.take(members), data, **options)
 
-    return _joined(*_each([1] * len(stack), some))
+    groups, found = _each([1] * len(stack), some)
+    return concatenate(found).take(_order(groups))

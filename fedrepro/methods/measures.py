@@ -1,20 +1,23 @@
-"""What is measured of a round."""
+"""What is measured of a round.
+
+Shapes: N images, C classes.
+"""
 
 from fedrepro.core.metrics import accuracy
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods.compose import Method
-from fedrepro.stages.round import Trace
+from fedrepro.stages.round import Round
 
 
 def evaluate(
-    method: Method, state: State, trace: Trace, federation: Federation, *, last: bool
+    method: Method, state: State, round: Round, federation: Federation, *, last: bool
 ) -> dict[str, float]:
-    """Measure one round; accuracies in percent.
+    """Measure one round of the first architecture, mostly the only one; accuracies in percent.
 
     Args:
         method: the method played.
-        state, trace: what the round returned.
+        state, round: what it returned.
         federation: with the test images.
         last: whether this is the final round; only then is the teachers' ensemble run on the test images.
 
@@ -26,18 +29,41 @@ def evaluate(
         distill_loss; ensemble_size.
     """
     nan = float("nan")
-    labels = federation.test.labels
-    student = accuracy(federation.predict(state.models.take(slice(0, 1)), federation.test)[0], labels)
-    distilled = len(trace.targets) > 0
-    average = accuracy(federation.predict(trace.average, federation.test)[0], labels) if distilled else student
+    labels, world = federation.test.labels, federation.worlds[0]
+    student = accuracy(world.predict(state.models.take(slice(0, 1)), federation.test)[0], labels)
+    distilled = len(round.targets) > 0
+    average = accuracy(world.predict(round.average, federation.test)[0], labels) if distilled else student
     known = distilled and federation.public.classes == federation.data.classes
-    together = last and len(trace.teacher.members) > 0
+    together = last and len(round.teacher) > 0
     return {
         "accuracy": student,
         "average_accuracy": average,
-        "teacher_accuracy": accuracy(trace.targets, federation.public.labels) if known else nan,
-        "ensemble_accuracy": accuracy(trace.teacher(federation.test), labels) if together else nan,
-        "ensemble_size": float(len(trace.teacher.members)),
-        "train_loss": trace.train_loss,
-        "distill_loss": trace.distill_loss,
+        "teacher_accuracy": accuracy(round.targets, federation.public.labels) if known else nan,
+        "ensemble_accuracy": accuracy(round.teacher(federation.test), labels) if together else nan,
+        "ensemble_size": float(len(round.teacher)),
+        "train_loss": round.train_loss,
+        "distill_loss": round.distill_loss,
     }
+
+
+def measured(method: Method, state: State, round: Round, federation: Federation) -> dict[str, float]:
+    """Return the further numbers of a round: what stages measured, the method's measures, the other architectures.
+
+    The accuracies of further global models and architectures are named "accuracy of model 1" and
+    "accuracy of resnet32"; what a stage measured in another architecture ends in its name likewise.
+    """
+    labels, found = federation.test.labels, dict(round.measured)
+    for number, (own, account, world) in enumerate(zip(state.worlds, round.worlds, federation.worlds)):
+        name = world.architecture.name
+        if number:
+            found |= {f"{what} of {name}": value for what, value in account.measured.items()}
+            found[f"accuracy of {name}"] = accuracy(
+                world.predict(own.models.take([0]), federation.test)[0], labels
+            )
+        for model in range(1, len(own.models)):
+            whose = f"model {model}" + (f" of {name}" if number else "")
+            logits = world.predict(own.models.take([model]), federation.test)[0]
+            found[f"accuracy of {whose}"] = accuracy(logits, labels)
+    for measure in method.measures:
+        found |= measure(state, round, federation)
+    return found

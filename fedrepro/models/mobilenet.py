@@ -1,4 +1,7 @@
-"""MobileNetV2 (Sandler et al. 2018) for small images, whose sides are divided by 8 and not by 32."""
+"""MobileNetV2 (Sandler et al. 2018) for small images, whose sides are divided by 8 and not by 32.
+
+timm's and torchvision's are not taken: they have ReLU6, no projections, and five strides of 2 for 224x224 images.
+"""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -20,14 +20,17 @@ from fedrepro.data.partition import class_counts
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
-from fedrepro.methods.compose import Method, shown
+from fedrepro.methods.compose import Method
+from fedrepro.notebooks import tables
 from fedrepro.papers import Cell
 from fedrepro.report import verdict
 from fedrepro.runs import record
 from fedrepro.runs.machine import choose_device, provenance
-from fedrepro.runs.play import Outcome, Run, play_all
+from fedrepro.runs.play import Outcome, Run, merged, play_all
 from fedrepro.runs.store import Store
-from fedrepro.stages.round import Trace
+from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.plan import sample
+from fedrepro.stages.round import Participants, Round
 
 
 class Book:
@@ -58,21 +61,11 @@ class Book:
 
     def settings(self) -> pd.DataFrame:
         """Return every value with its source, and how this scale departs from it."""
-        table = self.paper.sources(self.item.name)
-        here = [list(dict.fromkeys(cell.setting.asdict()[name] for cell in self.cells)) for name in table["name"]]
-        shown = {
-            "paper": [_show(values) for values in table["value"]],
-            f"{self.scale} scale": [_show(values) for values in here],
-            "": table["kind"],
-            "where, or why": table["source"],
-        }
-        return pd.DataFrame(shown).set_index(table["name"])
+        return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale)
 
     def presets(self) -> pd.DataFrame:
         """Return the named differences between the paper and its released code, and the settings of each."""
-        lines = [(p.name, _show_changes(p.values), p.paper, p.code) for p in self.paper.presets.values()]
-        names = ["preset", "settings", "the paper", "the released code"]
-        return pd.DataFrame(lines, columns=names).set_index("preset")
+        return tables.presets(self.paper.presets.values())
 
     def setting(self, *labels: str) -> Setting:
         """Return the setting of the first cell that has all the labels, such as "Step", "FedBE", "ResNet-20"."""
@@ -97,19 +90,19 @@ class Book:
         """Build the method of a setting."""
         return methods.build(setting)
 
-    def one_round(self, method: Method, federation: Federation, seed: int = 0) -> tuple[State, Trace]:
+    def one_round(self, method: Method, federation: Federation, seed: int = 0) -> tuple[State, Round]:
         """Play the first round of a run."""
         return method.round(method.init(federation, seed), federation, Streams(seed, 0))
 
+    def participants(self, setting: Setting, federation: Federation, *, rounds: int) -> list[Participants]:
+        """Return who takes part in the first rounds of a run with seed 0; no round is played."""
+        method = self.method(setting)
+        begun = Round.begin(method.init(federation, 0), federation, mean_of_probabilities(setting))
+        return [sample(setting)(begun, federation, Streams(0, number)) for number in range(rounds)]
+
     def stages(self, *labels: str) -> pd.DataFrame:
         """Return the stages of each method of the item, one column per method, for cells with the labels."""
-        chosen = [c for c in self.cells if set(labels) <= set(c.labels.values())]
-        found: dict[str, dict[str, str]] = {}
-        for cell in chosen:
-            name = cell.labels.get("method", cell.row)
-            stages = methods.build(cell.setting).stages
-            found.setdefault(name, {stage: _brief(value) for stage, value in stages})
-        return pd.DataFrame(found).fillna("")
+        return tables.stages(cell for cell in self.cells if set(labels) <= set(cell.labels.values()))
 
     def run(self, progress: bool = True) -> pd.DataFrame:
         """Play all runs of the item, or read those that are done, and return one line per run.
@@ -121,8 +114,13 @@ class Book:
         """
         store = Store()
         asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
-        runs = [Run(cell.setting, seed, f"{cell.row} {cell.column}") for cell, seed in asked]
-        outcomes = play_all(runs, store, device=self.device, progress=progress)
+        runs = [Run(c.setting, seed, f"{c.row} {c.column}", until=c.reading.until) for c, seed in asked]
+        same: dict[tuple[Setting, int], list[Run]] = {}  # cells may share a run
+        for one in runs:
+            same.setdefault((one.setting, one.seed), []).append(one)
+        joined = [merged(requests) for requests in same.values()]
+        ended = dict(zip(same, play_all(joined, store, device=self.device, progress=progress)))
+        outcomes = [ended[one.setting, one.seed] for one in runs]
         empty = [(f"{r.label}, seed {r.seed}: {o.error}", o.error) for r, o in zip(runs, outcomes) if not o.record]
         diverged = [line for line, error in empty if error.startswith(("DivergedError", "ArithmeticError"))]
         failed = [line for line, _ in empty if line not in diverged]
@@ -171,20 +169,7 @@ class Book:
 
     def table(self) -> pd.DataFrame:
         """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
-        found = self.comparison()
-        printed = verdict.decimals(found["paper_mean"]), verdict.decimals(found["paper_std"])
-        shown: dict[str, list[str]] = {
-            "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
-            "recorded at paper scale": _spread(
-                found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]
-            ),
-            "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
-            "verdict": list(found["verdict"]),
-            "short": _spread(found["short_mean"], None, found["short_seeds"]),
-            "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
-        }
-        index = pd.MultiIndex.from_frame(found[["row", "column"]])
-        return pd.DataFrame(shown, index=index)
+        return tables.compared(self.comparison())
 
     def points(self, *, best: bool = False) -> pd.DataFrame:
         """Return the comparison for plotting, one line per number.
@@ -193,24 +178,10 @@ class Book:
 
         Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
         """
-        found = self.comparison()
-        sources = {"paper": "paper", "recorded": "recorded (paper)", "short": "recorded (short)"}
-        sources["smoke"] = "this run (smoke)"
-        tables = []
-        for name, source in sources.items():
-            runs = found["paper_runs" if name == "paper" else f"{name}_seeds"]
-            std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
-            one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
-            tables.append(one.dropna(subset=["mean"]))
-        found = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
-        smoke = found["source"] == sources["smoke"]
-        return self._labelled(found[~smoke] if best and not smoke.all() else found)
+        return self._labelled(tables.points(self.comparison(), best=best))
 
     def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Put the labels of each row's cell at paper scale in front of its columns."""
-        labels = {(c.row, c.column): c.labels for c in self.paper.cells(self.item.name, "paper")}
-        known = [dict(labels.get((r, c), {})) for r, c in zip(frame["row"], frame["column"])]
-        return pd.concat([pd.DataFrame(known, index=frame.index), frame], axis=1)
+        return tables.labelled(frame, self.paper.cells(self.item.name, "paper"))
 
     def claims(self) -> pd.DataFrame:
         """Return what the paper says of this item, and whether its own numbers and the records bear it out.
@@ -251,15 +222,9 @@ class Book:
         """
         for scale in reversed(papers.SCALES):
             made = verdict.records(self.paper, self.item.name, scale, self.folders)
-            seeds = {
-                row: lines.set_index("seed")["result"]
-                for row, lines in made[made["column"] == column].groupby("row")
-            }
-            pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in seeds]
-            above = {row: (seeds[row] - seeds[base]).dropna() for row, base in pairs}
-            lines = [(row, seed, value) for row, found in above.items() for seed, value in found.items()]
-            if lines:
-                return scale, pd.DataFrame(lines, columns=["name", "seed", "accuracy"])
+            found = tables.above(made, baselines, column)
+            if len(found):
+                return scale, found
         raise ValueError(f"nothing of {self.item.key} in {column!r} has been run beside its baseline")
 
     def stored(self, name: str) -> pd.DataFrame:
@@ -272,21 +237,9 @@ class Book:
         means = found.set_index(["row", "column"])["mean"]
         return {name: {column: float(means[row, column]) for column in columns} for name, row in rows.items()}
 
-    def shapes(self, state: State, trace: Trace, federation: Federation) -> pd.DataFrame:
+    def shapes(self, state: State, trace: Round, federation: Federation) -> pd.DataFrame:
         """Return what each stage of a round handed on, and its shape."""
-        rows: list[tuple[str, str, Sequence[int]]] = [
-            ("plan", "clients of the round", (len(trace.who.clients),)),
-            ("train", "clients' parameters [S, P]", trace.clients.params.shape),
-            ("train", "clients' BatchNorm statistics [S, Q]", trace.clients.buffers.shape),
-            ("weigh", "shares [K, S]", trace.shares.shape),
-            ("server", "average [K, P]", trace.average.params.shape),
-            ("teach", "teachers [M, P]", trace.teacher.members.params.shape),
-            ("combine", "targets on the public images [N, C]", trace.targets.shape),
-            ("distill", "next global model [K, P]", state.models.params.shape),
-            ("", "test images", (len(federation.test),)),
-        ]
-        shown = [(stage, what, str(tuple(shape))) for stage, what, shape in rows]
-        return pd.DataFrame(shown, columns=["stage", "what", "shape"]).set_index("stage")
+        return tables.shapes(state, trace, federation)
 
     def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
         """Return the committed records of this item at a scale, with the cells' labels as columns.
@@ -305,31 +258,3 @@ class Book:
         name = f"{name or self.item.name}_{self.scale}"  # scales never overwrite each other's figures
         written = plots.save(figure, self.folder / self.item.key, name, data=data, alt=alt)
         return [path.name for path in written]
-
-
-def _show(values: list[object]) -> str:
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-
-
-def _show_changes(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} = {_show([value])}" for name, value in values.items())
-
-
-def _brief(stage: object) -> str:
-    sources = getattr(stage, "sources", None)
-    return " + ".join(_brief(s) for s in sources) if sources else shown(stage)
-
-
-def _spread(
-    mean: pd.Series, std: pd.Series | None, runs: pd.Series, decimals: tuple[int, int] = (1, 1)
-) -> list[str]:
-    """Format "74.5 ± 0.5 (5)" per line, or nothing where there is no number."""
-    spreads = [float("nan")] * len(mean) if std is None else std
-    texts = []
-    for middle, spread, count in zip(mean, spreads, runs):
-        if pd.isna(middle):
-            texts.append("")
-            continue
-        around = "" if pd.isna(spread) else f" ± {spread:.{decimals[1]}f}"
-        texts.append(f"{middle:.{decimals[0]}f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
-    return texts

@@ -19,10 +19,11 @@ from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
-from fedrepro.stages.round import Trace
+from fedrepro.stages.posterior import posterior
+from fedrepro.stages.round import Round
 
 
-def play(setting: Setting, seed: int, device: str = "cpu") -> tuple[Federation, State, Trace]:
+def play(setting: Setting, seed: int, device: str = "cpu") -> tuple[Federation, State, Round]:
     """Play all rounds of a setting without a store; returns the last state and trace."""
     federation = assemble(setting, seed, device)
     method = methods.build(setting)
@@ -41,16 +42,16 @@ def simplex_grid(resolution: int) -> Tensor:
     return torch.tensor(points, dtype=torch.float64) / resolution
 
 
-def simplex_accuracy(federation: Federation, trace: Trace, points: Tensor) -> np.ndarray:
+def simplex_accuracy(federation: Federation, trace: Round, points: Tensor) -> np.ndarray:
     """Return the test accuracy in percent of sum_i gamma_i w_i for each point gamma [O, S] (FedBE eq. 6)."""
     logits = federation.predict(mix(points, trace.clients), federation.test)
     right = logits.argmax(-1) == federation.test.labels
     return 100 * right.double().mean(1).cpu().numpy()
 
 
-def sampled(setting: Setting, federation: Federation, trace: Trace, seed: int) -> Stack:
+def sampled(setting: Setting, federation: Federation, trace: Round, seed: int) -> Stack:
     """Draw a setting's posterior samples from the clients of the last round, a stack [samples]."""
-    return methods.posterior(setting)(trace.aggregation, federation, Streams(seed, setting.rounds))
+    return posterior(setting)(trace, federation, Streams(seed, setting.rounds))
 
 
 def spread(setting: Setting, seeds: Iterable[int], *, resolution: int = 30) -> pd.DataFrame:
@@ -64,7 +65,7 @@ def spread(setting: Setting, seeds: Iterable[int], *, resolution: int = 30) -> p
     for seed in seeds:
         federation, state, trace = play(setting, seed)
         labels = federation.test.labels
-        ensemble = Ensemble(
+        ensemble = Ensemble.of(
             sampled(setting, federation, trace, seed),
             MeanOfProbabilities(sharpen=setting.sharpen),
             federation,

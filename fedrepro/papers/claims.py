@@ -90,15 +90,15 @@ def parse_claims(text: str) -> tuple[Claim, ...]:
     """Claims of a claims.toml, in its order.
 
     Args:
-        text: the file's content: [[claim]] tables and nothing else.
+        text: the file's content: [[claim]] tables and nothing else; none yet where it is empty.
 
     Raises:
         ValueError: a key, kind or name is unknown or missing, or an id is given twice; the message names
             the claim.
     """
     document = tomllib.loads(text)
-    tables = document.get("claim")
-    if set(document) != {"claim"} or not isinstance(tables, list):
+    tables = document.get("claim", [])
+    if set(document) - {"claim"} or not isinstance(tables, list):
         raise ValueError(f"claims must be [[claim]] tables only, got top-level keys {sorted(document)}")
     claims: dict[str, Claim] = {}
     for table in tables:

@@ -16,6 +16,7 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.core.files import write_atomically
 from fedrepro.papers import SCALES, Item, Paper
+from fedrepro.papers.metrics import METRICS
 from fedrepro.report.html import Block, Bullets, Heading, Line, Lines, Paragraph, Span, Table, page
 from fedrepro.report.markdown import markdown
 from fedrepro.report.verdict import SCALE_OF, WORDS, claims, comparison, decimals, item_names, records
@@ -32,7 +33,10 @@ verdict ever rests on them."""
 CLAIMS = """Each sentence that the paper draws from its numbers, checked on the means of those numbers and of
 our records. A claim may fail on the paper's own numbers. That it holds in a short or smoke run confirms
 nothing."""
-UNITS = {"seconds": " s", "acc_gain_pct": " points gained"}
+UNITS = {  # behind the numbers of a table; percentages are told by the table's caption
+    name: {"%": "", "points": " points gained"}.get(metric.unit, f" {metric.unit}")
+    for name, metric in METRICS.items()
+}
 
 
 def write_report(folder: Path, *, folders: Sequence[Path]) -> tuple[Path, Path]:
@@ -194,20 +198,25 @@ def _judged(cell: Mapping[Any, Any], places: tuple[int, int]) -> Lines:
         how = f" ({cell['status']})" if cell["status"] in ("repaired", "inferred") else ""
         number = _number(cell["paper_mean"], cell["paper_std"], places)
         lines.append(_text(f"paper {number}{UNITS.get(cell['metric'], '')}{how}"))
-    if cell["recorded_seeds"]:
+    if cell["recorded_seeds"] and math.isfinite(cell["recorded_mean"]):
         number = _number(cell["recorded_mean"], cell["recorded_std"], (max(1, places[0]), 2))
         lines.append(_text(f"ours {number} ({cell['recorded_seeds']})"))
-    elif cell["verdict"] != "not run":
+    elif not cell["recorded_seeds"] and cell["verdict"] != "not run":
         lines.append((Span("not run", "quiet"),))
     if math.isfinite(cell["gap_points"]):
-        errors = f", {_signed(cell['gap_se'])} SE" if math.isfinite(cell["gap_se"]) else " points"
+        unit = METRICS[cell["metric"]].unit
+        unit = "points" if unit == "%" else unit
+        errors = f", {_signed(cell['gap_se'])} SE" if math.isfinite(cell["gap_se"]) else f" {unit}"
         lines.append(_text(f"gap {_signed(cell['gap_points'])}{errors}"))
     return *lines, (Span(cell["verdict"], "verdict"),)
 
 
 def _smaller(cell: Mapping[Any, Any]) -> Lines:
     numbers = [(scale, cell[f"{scale}_mean"], cell[f"{scale}_seeds"]) for scale in ("short", "smoke")]
-    return tuple(_text(f"{scale} {mean:.1f} ({seeds})") for scale, mean, seeds in numbers if seeds)
+    shown = [
+        (scale, f"{mean:.1f}" if math.isfinite(mean) else "censored", seeds) for scale, mean, seeds in numbers
+    ]
+    return tuple(_text(f"{scale} {number} ({seeds})") for scale, number, seeds in shown if seeds)
 
 
 def _claims(paper: Paper, folders: Sequence[Path]) -> list[Block]:

@@ -5,9 +5,8 @@ Only records at paper scale are ever judged. A cell of `short` or `smoke` is sho
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,17 +14,12 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.core.setting import nearest
 from fedrepro.papers import SCALES, Gain, Paper
-from fedrepro.papers.claims import Key, check, parse_claims
+from fedrepro.papers.claims import Key, check, needed_cells, parse_claims
+from fedrepro.papers.judge import STATUSES, judge
+from fedrepro.papers.judge import WORDS as WORDS
+from fedrepro.papers.metrics import metric
 from fedrepro.runs import record
 
-Word = Literal["reproduced", "off", "not run", "paper contradicts itself", "number lost", "not reported"]
-WORDS: tuple[Word, ...] = get_args(Word)
-STANDARD_ERRORS = 3.0  # a gap up to here is chance, where a spread is known
-POINTS = 0.5  # and up to here where none is
-TOLERANCE = 1e-9  # floating-point noise of means and spreads of percentages
-JUDGED = ("test_acc_pct", "acc_gain_pct")  # what records hold; other numbers cannot be held against them
-# Of a paper's number; where several sources print it, the earlier word stands.
-STATUSES = ("contradiction", "suspicious", "ok", "repaired", "inferred", "lost")
 COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
     *("recorded_mean", "recorded_std", "recorded_seeds", "gap_points", "gap_se", "verdict"),
@@ -35,80 +29,11 @@ OWN = "paper's own numbers"
 SCALE_OF = {OWN: "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What is said of a cell; gaps are ours minus the paper's, NaN where there is none."""
-
-    word: Word
-    gap_points: float
-    gap_se: float
-
-
-def standard_errors(paper_mean: float, paper_std: float, paper_runs: float, our_values: Sequence[float]) -> float:
-    """Return how many standard errors our mean lies above the paper's.
-
-    (our mean - paper mean) / sqrt(paper_std^2 / paper_runs + our_std^2 / our_runs)
-
-    Args:
-        paper_mean: in percent; NaN if unknown.
-        paper_std: over the paper's runs, in points, >= 0; NaN if unknown.
-        paper_runs: number of the paper's runs; a spread over an unknown number counts as unknown.
-        our_values: one number per seed, in percent. The sample standard deviation is theirs; one alone
-            takes the paper's. Where the paper gives no spread, its number counts as one run with our spread.
-
-    Returns:
-        The gap, negative where we are below; NaN when no spread is known or all values are the same.
-
-    Raises:
-        ValueError: for a negative spread, or a number of ours that is not finite.
-    """
-    ours = np.asarray(our_values, dtype=float)
-    if paper_std < 0:
-        raise ValueError(f"paper_std must be at least 0, got {paper_std}")
-    if not np.isfinite(ours).all():
-        raise ValueError(f"our values must be finite, got {list(our_values)}")
-    if not len(ours) or not math.isfinite(paper_mean):
-        return math.nan
-    known = math.isfinite(paper_std) and paper_runs >= 1
-    own = float(ours.std(ddof=1)) if len(ours) > 1 else paper_std if known else math.nan
-    error = math.sqrt((paper_std**2 / paper_runs if known else own**2) + own**2 / len(ours))
-    return float(ours.mean() - paper_mean) / error if error > TOLERANCE else math.nan
-
-
-def judge(cell: Mapping[str, Any], our_values: Sequence[float], *, scale: str) -> Verdict:
-    """Judge one cell.
-
-    Args:
-        cell: the paper's mean, std, runs (as for `standard_errors`) and status, one of `STATUSES`.
-        our_values: one number per seed, in percent.
-        scale: at which they were made; numbers of a smaller scale than "paper" are not looked at.
-
-    Returns:
-        "number lost", "paper contradicts itself" and "not run" say why nothing is judged. "reproduced" is a
-        gap of at most 3 standard errors, or of at most 0.5 points where no spread is known; "off" is more.
-
-    Raises:
-        ValueError: for an unknown status or scale, or an unknown number whose status is not "lost".
-    """
-    mean, status = cell["mean"], cell["status"]
-    if status not in STATUSES:
-        raise ValueError(f"status must be one of {STATUSES}, got {status!r}")
-    if scale not in SCALES:
-        raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
-    if status != "lost" and not math.isfinite(mean):
-        raise ValueError(f"a number of status {status!r} must be known, got {mean}")
-    ours = our_values if scale == "paper" else ()
-    points = float(np.mean(ours)) - mean if len(ours) else math.nan
-    errors = standard_errors(mean, cell["std"], cell["runs"], ours)
-    if status == "lost":
-        return Verdict("number lost", math.nan, math.nan)
-    if status in ("contradiction", "suspicious"):
-        return Verdict("paper contradicts itself", points, errors)
-    if not len(ours):
-        return Verdict("not run", math.nan, math.nan)
-    known = math.isfinite(errors)
-    near = abs(errors) <= STANDARD_ERRORS + TOLERANCE if known else abs(points) <= POINTS + TOLERANCE
-    return Verdict("reproduced" if near else "off", points, errors)
+def censored(table: pd.DataFrame) -> pd.Series:
+    """Return for each line of a record whether its result is only a lower bound, as it reached no target."""
+    if "censored" not in table:  # records of before there were targets
+        return pd.Series(False, index=table.index)
+    return pd.to_numeric(table["censored"]).fillna(0).ne(0)
 
 
 def item_names(paper: Paper) -> list[str]:
@@ -173,6 +98,8 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
     lower = lower.reindex(upper.index)
     found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
     found["settings"] = np.maximum(upper["settings"], lower["settings"])
+    if "censored" in found:
+        found["censored"] = censored(upper) | censored(lower)
     return found.reset_index()
 
 
@@ -234,31 +161,53 @@ def _line(printed: dict[Any, Any] | None, made: dict[str, pd.DataFrame]) -> dict
     if printed is not None:
         line |= {name: printed[name] for name in ("metric", "source", "status")}
         line |= {f"paper_{name}": printed[name] for name in ("mean", "std", "runs")}
-        judged = list(made["paper"]["result"]) if "paper" in made and printed["metric"] in JUDGED else []
-        verdict = judge(printed, judged, scale="paper")
+        ours = made["paper"] if "paper" in made else pd.DataFrame({"result": []})
+        verdict = judge(printed, list(ours["result"]), scale="paper", censored=list(censored(ours)))
         line |= {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_se": verdict.gap_se}
         notes = [printed["note"]] if printed["note"] else []
-        notes += [] if printed["metric"] in JUDGED else [f"no accuracy but {printed['metric']}: never judged"]
+        judged = metric(printed["metric"]).judged
+        notes += [] if judged else [f"no accuracy but {printed['metric']}: never judged"]
     for scale, name in (("paper", "recorded"), ("short", "short"), ("smoke", "smoke")):
         line |= {f"{name}_mean": math.nan, f"{name}_seeds": 0}
         if scale in made:
             table = made[scale]
-            line |= {f"{name}_mean": table["result"].mean(), f"{name}_seeds": len(table)}
-            if (settings := table["settings"].iloc[0]) > 1:
-                used = f"{table['setting_key'].iloc[0]} ({len(table)} seed{'s' if len(table) > 1 else ''})"
-                notes.append(f"{scale} scale has records of {settings} settings, used is {used}")
-    line["recorded_std"] = made["paper"]["result"].std() if "paper" in made else math.nan
+            line |= {f"{name}_mean": _mean(table), f"{name}_seeds": len(table)}
+            notes += _remarks(scale, table)
+    known = "paper" in made and not censored(made["paper"]).any()
+    line["recorded_std"] = made["paper"]["result"].std() if known else math.nan
     return line | {"note": "; ".join(notes)}
 
 
+def _mean(table: pd.DataFrame) -> float:
+    """Return the mean of a cell's results, NaN where some are only lower bounds."""
+    return math.nan if censored(table).any() else table["result"].mean()
+
+
+def _remarks(scale: str, table: pd.DataFrame) -> list[str]:
+    """Return what must be said of a cell's records beside their numbers."""
+    seeds, notes = f"{len(table)} seed{'s' if len(table) > 1 else ''}", []
+    if (settings := table["settings"].iloc[0]) > 1:
+        used = f"{table['setting_key'].iloc[0]} ({seeds})"
+        notes.append(f"{scale} scale has records of {settings} settings, used is {used}")
+    if (missed := censored(table)).any():
+        within = ", ".join(f"{number:g}" for number in sorted(set(table.loc[missed, "result"])))
+        notes.append(f"{scale} scale: {missed.sum()} of {seeds} did not reach the target within {within} rounds")
+    return notes
+
+
 def values(paper: Paper, scale: str, folders: Iterable[Path]) -> dict[Key, float]:
-    """Return the mean of every known cell, by (item, row, column); scale "reported" is the paper's own."""
+    """Return the mean of every known cell, by (item, row, column); scale "reported" is the paper's own.
+
+    The mean of a cell is NaN if some of its runs did not reach their target.
+    """
     found: dict[Key, float] = {}
     own, folders = scale == "reported", list(folders)
     for item in item_names(paper):
         table = reported_cells(paper, item) if own else records(paper, item, scale, folders)
-        means = table.groupby(["row", "column"], as_index=False)["mean" if own else "result"].mean().dropna()
-        found |= {(item, row, column): mean for row, column, mean in means.itertuples(index=False)}
+        if own:
+            table = table.rename(columns={"mean": "result"}).dropna(subset=["result"])
+        for (row, column), lines in table.groupby(["row", "column"]):
+            found[item, str(row), str(column)] = _mean(lines)
     return found
 
 
@@ -267,8 +216,8 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
 
     Returns:
         Columns id, text, reading, place, item; then for each name of `SCALE_OF` one with "holds", "fails",
-        "not run", "partly run", "to be seen" or, for the paper's own numbers, "number lost", and one
-        "<name>: detail" with the numbers or what is missing.
+        "not run", "partly run", "to be seen", "censored" where runs did not reach a target or, for the paper's
+        own numbers, "number lost", and one "<name>: detail" with the numbers or what is missing.
     """
     path, folders = papers.FOLDER / paper.name / "claims.toml", list(folders)
     made = {name: values(paper, scale, folders) for name, scale in SCALE_OF.items()}
@@ -278,7 +227,12 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
         line = {name: getattr(claim, name) for name in facts}
         for name, numbers in made.items():
             outcome = check(claim, numbers)
-            lost = name == OWN and outcome.status in ("not run", "partly run")
-            line |= {name: "number lost" if lost else outcome.status, f"{name}: detail": outcome.detail}
+            status, detail = str(outcome.status), outcome.detail
+            if bounds := [key for key in needed_cells(claim) if math.isnan(numbers.get(key, 0.0))]:
+                status = "censored"
+                detail = f"no mean, as targets were not reached: {'; '.join(map(', '.join, bounds))}"
+            elif name == OWN and status in ("not run", "partly run"):
+                status = "number lost"
+            line |= {name: status, f"{name}: detail": detail}
         lines.append(line)
     return pd.DataFrame(lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")])

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
@@ -12,13 +13,20 @@ from fedrepro.core.files import StoreError
 from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.data.partition import split_hash
-from fedrepro.federation.assemble import assemble, fingerprint
+from fedrepro.federation.assemble import assemble
+from fedrepro.federation.desk import PausedError
+from fedrepro.federation.loaded import fingerprint
 from fedrepro.methods import catalogue as methods
-from fedrepro.methods.measures import evaluate
+from fedrepro.methods.measures import evaluate, measured
+from fedrepro.papers.reading import LAST, Reading
+from fedrepro.runs.desk import KeepingDesk
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
+from fedrepro.runs.record import flattened
 from fedrepro.runs.store import DamagedError, Progress, Store
 
 Tick = Callable[[int], object]  # called with the number of rounds just done
+Show = Callable[[str], object]  # called with the progress inside a round, in words
+LONG = 60.0  # seconds: a round that takes longer is begun even if it will not end in time, and kept in parts
 
 
 @dataclass(frozen=True)
@@ -36,34 +44,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """One setting with one seed; `label` is only for people."""
+    """One setting with one seed; `label` is only for people.
+
+    until: a measure of a round, or "answer", and a target: the run may end with the first round that reaches it.
+    """
 
     setting: Setting
     seed: int
     label: str = ""
-
-
-def _finite(row: dict[str, float]) -> dict[str, float | None]:
-    return {name: (None if math.isnan(value) else value) for name, value in row.items()}
-
-
-def _record(
-    run: Run, method_answer: str, rows: list[dict[str, float]], split: str, places: list[dict[str, Any]]
-) -> dict:
-    """Return the record of a finished run; `places` are those that played rounds, the last one's last."""
-    last = rows[-1]
-    answer = last["ensemble_accuracy"] if method_answer == "ensemble" else last["accuracy"]
-    return {
-        "setting": run.setting.asdict(),
-        "setting_key": run.setting.key,
-        "seed": run.seed,
-        "result": answer,
-        "best_accuracy": max(row["accuracy"] for row in rows),
-        "rows": [_finite(row) for row in rows],
-        "split": split,
-        "seconds": sum(row["seconds"] for row in rows),
-        "provenance": places[-1] | ({"earlier": places[:-1]} if places[1:] else {}),
-    }
+    until: tuple[str, float] | None = None
 
 
 def play(
@@ -74,96 +63,171 @@ def play(
     deadline: float | None = None,
     expected: float = 0.0,
     tick: Tick = lambda rounds: None,
+    show: Show = lambda text: None,
 ) -> Outcome:
     """Bring one run as far as time allows, going on from its checkpoint if it has one.
+
+    Whatever goes wrong in it is this run's failure alone, and named.
 
     Args:
         run: what to play.
         store: where checkpoints and the record go.
         device: a torch device name, see `choose_device`.
-        deadline: `time.monotonic()` value before which to stop; no round is begun that, by the longest one
-            so far, would end after it.
+        deadline: `time.monotonic()` value before which to stop, also inside a round that takes long; no other
+            round is begun that, by the longest one so far, would end after it.
         expected: seconds that a round is thought to take before one has been played.
         tick: called after each round, and once with the rounds that an earlier process did.
+        show: called with the progress inside a round.
 
     Raises:
         StoreError: if the store cannot be written; nothing that was saved is lost.
     """
-    key = store.key(run.setting, run.seed, fingerprint(run.setting))
+    key = ""
     try:
-        return _attempt(run, key, store, device, deadline, expected, tick)
+        key = store.key(run.setting, run.seed, fingerprint(run.setting))
+        return _attempt(run, key, store, device, deadline, expected, tick, show)
     except DamagedError as error:  # left as it is: whoever owns it may know better
         return Outcome(key, "failed", error=str(error))
+    except StoreError:
+        raise
+    except Exception as error:
+        message = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+        return Outcome(key, "failed", error=message)
+
+
+def _finished(run: Run, key: str, store: Store) -> dict[str, Any] | None:
+    """Return the record of a run if it holds all that is asked for."""
+    record = store.record(key)
+    if record is None or len(record["rows"]) >= run.setting.rounds:
+        return record
+    return record if _reached(run, record["rows"], record.get("answer", "student")) else None
+
+
+def _reached(run: Run, rows: Sequence[Mapping[str, Any]], answer: str) -> bool:
+    """Return whether a run may end early since a round has reached its target."""
+    if run.until is None:
+        return False
+    reading = Reading(measure=run.until[0])
+    seen = (flattened(row).get(reading.column(answer)) for row in rows)
+    return any(value is not None and value >= run.until[1] for value in seen)
 
 
 def _attempt(
-    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick
+    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick, show: Show
 ) -> Outcome:
     """Read a finished run, or claim it and go on with it."""
-    finished = store.record(key)
+    finished = _finished(run, key, store)
     if finished is not None:
         tick(run.setting.rounds)
         return Outcome(key, "done", finished)
     with store.claim(key) as mine:
         if not mine:
             return Outcome(key, "busy", error="another process works on it")
-        finished = store.record(key)  # it may have ended between our look and our claim
+        finished = _finished(run, key, store)  # it may have ended between our look and our claim
         if finished is not None:
             tick(run.setting.rounds)
             return Outcome(key, "done", finished)
         if deadline is not None and time.monotonic() >= deadline:
             return Outcome(key, "paused", error="the budget was spent before it went on")
         try:
-            return _play(run, key, store, device, deadline, expected, tick)
+            return _play(run, key, store, device, deadline, expected, tick, show)
         except StoreError:
             raise
-        except (ArithmeticError, ValueError, RuntimeError) as error:
+        except PausedError as error:
+            return Outcome(key, "paused", error=str(error))
+        except Exception as error:
             message = f"{type(error).__name__}: {error}"
-            if isinstance(error, RuntimeError) and (notes := getattr(error, "__notes__", [])):
+            if not isinstance(error, ArithmeticError | ValueError) and (notes := getattr(error, "__notes__", [])):
                 message += f" ({', '.join(notes)})"
             store.fail(key, {"label": run.label, "seed": run.seed, "error": message})
             return Outcome(key, "failed", error=message)
 
 
 def _play(
-    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick
+    run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick, show: Show
 ) -> Outcome:
     federation = assemble(run.setting, run.seed, device)
     method = methods.build(run.setting)
     store.forgive(key)
     store.describe(key, run.setting, run.seed)
-    state = method.init(federation, run.seed)
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
     places: list[dict[str, Any]] = []
-    saved = store.restore(key, state.models.layout, federation.device)
+    layouts = [world.architecture.layout for world in federation.worlds]
+    saved = store.restore(key, layouts, federation.device)
     if saved is not None:
         state, rows = saved.state, saved.rows
         places = saved.places or ([UNKNOWN] if rows else [])
         tick(state.round)
+    else:
+        state = method.init(federation, run.seed)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
-    while state.round < run.setting.rounds:
+    desk = KeepingDesk(federation.device, partial(store.keep_inside, key), deadline=deadline, show=show)
+    federation = replace(federation, desk=desk)
+    while state.round < run.setting.rounds and not _reached(run, rows, method.answer):
         longest = max((row["seconds"] for row in rows), default=expected)
-        if deadline is not None and time.monotonic() + longest > deadline:
+        if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
             return Outcome(key, "paused", error=f"stopped after round {state.round} of {run.setting.rounds}")
-        begun = time.perf_counter()
-        number = state.round
+        inside = store.restore_inside(key, state.round, layouts, federation.device)
+        places = [*(place for place in inside.places if place not in places), *places]
+        desk.begin(replace(inside, places=[*(place for place in inside.places if place != where), where]))
+        begun, number = time.perf_counter() - desk.seconds, state.round
         try:
-            state, trace = method.round(state, federation, Streams(run.seed, number))
-            row = {"round": float(number)}
-            row |= evaluate(method, state, trace, federation, last=state.round == run.setting.rounds)
-        except RuntimeError as error:  # of the device or its memory; others tell themselves
+            state, round = method.round(state, federation, Streams(run.seed, number))
+            last = state.round == run.setting.rounds
+            row: dict[str, Any] = {"round": float(number)}
+            row |= evaluate(method, state, round, federation, last=last)
+            further = measured(method, state, round, federation)
+        except Exception as error:
             error.add_note(f"round {number}")
             raise
-        row |= {f"{stage}_seconds": seconds for stage, seconds in trace.seconds.items()}
+        row |= {f"{stage}_seconds": seconds for stage, seconds in round.seconds.items()}
+        row |= {"measured": further} if further else {}
         rows.append(row | {"seconds": time.perf_counter() - begun})
         places = [*(place for place in places if place != where), where]
         store.save(key, Progress(state, rows, places))
         tick(1)
+    tick(run.setting.rounds - state.round)
     split = split_hash([part.numpy() for part in federation.parts])
     record = _record(run, method.answer, rows, split, places)
     store.finish(key, record)
     return Outcome(key, "done", record)
+
+
+def _record(
+    run: Run, answer: str, rows: list[dict[str, Any]], split: str, places: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the record of a finished run; `places` are those that played rounds, the last one's last."""
+    return {
+        "setting": run.setting.asdict(),
+        "setting_key": run.setting.key,
+        "seed": run.seed,
+        "answer": answer,
+        "result": LAST(rows, answer).number,
+        "best_accuracy": max(row["accuracy"] for row in rows),
+        "rows": [_finite(row) for row in rows],
+        "split": split,
+        "seconds": sum(row["seconds"] for row in rows),
+        "provenance": places[-1] | ({"earlier": places[:-1]} if places[1:] else {}),
+    }
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which unknown numbers are None, as JSON has it."""
+    return {
+        name: _finite(value) if isinstance(value, Mapping) else None if math.isnan(value) else value
+        for name, value in row.items()
+    }
+
+
+def merged(runs: Iterable[Run]) -> Run:
+    """Return one run that serves several requests for the same setting and seed: it ends when all are served."""
+    first, *others = runs
+    targets = {run.until for run in (first, *others)}
+    measures = {until[0] for until in targets if until is not None}
+    if None in targets or len(measures) > 1:
+        return replace(first, until=None)
+    return replace(first, until=max((until for until in targets if until is not None), key=lambda until: until[1]))
 
 
 def play_all(
@@ -212,6 +276,7 @@ def play_all(
                     deadline=deadline,
                     expected=longest.get(kind, 0.0),
                     tick=bar.update,
+                    show=bar.set_postfix_str,
                 )
                 if outcome.record is not None:
                     slowest = max(row["seconds"] for row in outcome.record["rows"])

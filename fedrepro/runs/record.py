@@ -2,6 +2,7 @@
 
     <folder>/<paper>/<item>/<scale>.csv            one line per run
     <folder>/<paper>/<item>/<scale>_rounds.csv     one line per run and round
+    <folder>/<paper>/<item>/<scale>_measures.csv   one line per run, round and further measure, where there are any
     <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
 
 Scales have files of their own, so a result of a smaller scale can never replace one of a larger; nor does a run
@@ -11,7 +12,8 @@ in one precision replace that in another.
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from filelock import FileLock
 from fedrepro.core.files import write_atomically
 from fedrepro.core.setting import Setting, digest
 from fedrepro.papers import SCALES, Cell
+from fedrepro.papers.reading import LAST
 
 RUN_COLUMNS = [
     *(
@@ -41,6 +44,7 @@ ROUND_COLUMNS = [
     *("train_loss", "distill_loss", "seconds", "precision"),
 ]
 
+MEASURE_COLUMNS = ["row", "column", "seed", "round", "measure", "value", "precision"]
 FIRST = {"engine": "plain", "precision": "float32"}  # the only ones when records did not name them
 BY = ["row", "column", "seed", "precision"]  # what one line of `<scale>.csv` is the result of
 TEXT = dict.fromkeys(
@@ -51,11 +55,15 @@ TEXT = dict.fromkeys(
 def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return a run's line of `<scale>.csv`."""
     last, where = record["rows"][-1], record["provenance"]
+    value = cell.reading([flattened(row) for row in record["rows"]], record.get("answer", "student"))
+    if cell.reading == LAST:  # records from before the answer was noted hold it as their result
+        value = replace(value, number=record["result"])
     row = {
         "row": cell.row,
         "column": cell.column,
         "seed": record["seed"],
-        "result": record["result"],
+        "result": value.number,
+        "censored": int(value.censored),
         "best_accuracy": record["best_accuracy"],
         "rounds": len(record["rows"]),
         "setting_key": record["setting_key"],
@@ -79,6 +87,22 @@ def _places(where: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that was measured of a round, further measures beside the others."""
+    return {**{name: value for name, value in row.items() if name != "measured"}, **row.get("measured", {})}
+
+
+def measure_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a run's lines of `<scale>_measures.csv`."""
+    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
+    facts |= {"precision": record["setting"]["precision"]}
+    return [
+        {"round": int(row["round"]), "measure": name, "value": value} | facts
+        for row in record["rows"]
+        for name, value in row.get("measured", {}).items()
+    ]
+
+
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a run's lines of `<scale>_rounds.csv`."""
     facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
@@ -92,7 +116,8 @@ def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
         old = _read(path, list(fresh.columns))
-        runs = [name for name in by if name != "round"]
+        fresh = fresh.reindex(columns=old.columns)
+        runs = [name for name in by if name in BY]
         old = old[~pd.MultiIndex.from_frame(old[runs]).isin(pd.MultiIndex.from_frame(fresh[runs]))]
         fresh = pd.concat([old, fresh], ignore_index=True) if len(old) else fresh
     return fresh.sort_values(by, kind="stable", ignore_index=True)
@@ -116,9 +141,11 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
     if not found:
         return []
     place = folder / item
-    runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found]).reindex(columns=RUN_COLUMNS)
+    runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found])
+    runs = runs.reindex(columns=_run_columns(runs))
     rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
     names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
+    measures = pd.DataFrame([row for c, _, r in found for row in measure_rows(c, r)], columns=MEASURE_COLUMNS)
     with _alone(place):
         tables = [
             _merge(names[0], runs, BY),
@@ -128,7 +155,16 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
             _write_table(path, table)
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
         _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
+        if len(measures):
+            names.append(place / f"{scale}_measures.csv")
+            _write_table(names[-1], _merge(names[-1], measures, [*BY, "round", "measure"]))
     return names
+
+
+def _run_columns(runs: pd.DataFrame) -> list[str]:
+    """Return the columns of `<scale>.csv`: which numbers are censored is told where some are."""
+    censored = "censored" in runs and bool(runs["censored"].any())
+    return [*RUN_COLUMNS[:4], "censored", *RUN_COLUMNS[4:]] if censored else RUN_COLUMNS
 
 
 @contextlib.contextmanager
@@ -194,7 +230,10 @@ def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.Dat
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype=TEXT).reindex(columns=columns)
+    table = pd.read_csv(path, dtype=TEXT)
+    if "censored" in table and "censored" not in columns:
+        columns = [*columns[:4], "censored", *columns[4:]]
+    table = table.reindex(columns=columns)
     for name in FIRST.keys() & set(columns):
         table[name] = table[name].astype(object).where(table[name].notna(), FIRST[name])
     return table

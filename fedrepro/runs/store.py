@@ -1,8 +1,9 @@
-"""The store of runs: one folder per run, written so that a kill at any moment loses at most one round.
+"""The store of runs: one folder per run, written so that a kill at any moment loses little.
 
 <store>/store.json              the numerics version that wrote it
 <store>/<key>/setting.json      what the run is
 <store>/<key>/checkpoint.pt     state and rows after the last finished round
+<store>/<key>/inside.pt         what is done of the round after it, if that is a long one
 <store>/<key>/record.json       the finished run
 <store>/<key>/failed.json       why it failed, until it is tried again
 <store>/<key>/lock              held by the process that works on it; the system frees it if that dies
@@ -11,20 +12,24 @@
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from fedrepro.core.files import PARTIAL, StoreError, write_atomically
 from fedrepro.core.paths import runs_folder
 from fedrepro.core.setting import Setting, digest
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.core.state import State
+from fedrepro.kernels.step import Carried
 
+RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance")
+Read = TypeVar("Read")
 NUMERICS = 1  # raise whenever the same setting and seed would give other numbers than before
 
 
@@ -33,7 +38,26 @@ class Progress:
     """A run after some rounds: its state, one row of numbers per round, and where the rounds were played."""
 
     state: State
-    rows: list[dict[str, float]]
+    rows: list[dict[str, Any]]
+    places: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A training that was cut: the models before step `first` of its plan, and what they carry."""
+
+    first: int
+    stack: Stack
+    carried: Carried
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What is done of a round: its trainings in their order, the seconds that they took, and where."""
+
+    round: int
+    seconds: float
+    trainings: dict[int, Begun]
     places: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -105,46 +129,90 @@ class Store:
         write_atomically(self.root / key / "setting.json", _json(setting.asdict() | {"seed": seed}))
 
     def save(self, key: str, progress: Progress) -> None:
-        """Replace a run's checkpoint by a newer one, atomically."""
-        models = progress.state.models
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "numerics": NUMERICS,
-                "round": progress.state.round,
-                "params": models.params.cpu(),
-                "buffers": models.buffers.cpu(),
-                "counters": models.counters.cpu(),
-                "memory": {name: tensor.cpu() for name, tensor in progress.state.memory.items()},
-                "rows": progress.rows,
-                "places": progress.places,
-            },
-            buffer,
-        )
-        write_atomically(self.root / key / "checkpoint.pt", buffer.getvalue())
+        """Replace a run's checkpoint by a newer one, atomically; what was kept inside its round goes."""
+        content = {"numerics": NUMERICS, "rows": progress.rows, "places": progress.places}
+        self._write(key, "checkpoint.pt", content | _packed_state(progress.state))
+        (self.root / key / "inside.pt").unlink(missing_ok=True)
 
-    def restore(self, key: str, layout: Layout, device: torch.device) -> Progress | None:
+    def restore(self, key: str, layouts: Sequence[Layout], device: torch.device) -> Progress | None:
         """Read a run's checkpoint, or None if it has none.
+
+        Args:
+            key: of the run.
+            layouts: of the architectures' models, in their order.
+            device: where the state is to be.
 
         Raises:
             DamagedError: if the file is damaged, naming it.
         """
-        path = self.root / key / "checkpoint.pt"
+
+        def read(saved: dict[str, Any]) -> Progress:
+            return Progress(_state(saved, layouts), saved["rows"], saved.get("places", []))
+
+        return self._load(key, "checkpoint.pt", device, read)
+
+    def keep_inside(self, key: str, inside: Inside) -> None:
+        """Write down what is done of a round, in place of what was."""
+        trainings = {
+            number: {"first": one.first, "stack": _packed(one.stack), "carried": vars(one.carried)}
+            for number, one in inside.trainings.items()
+        }
+        content = {"numerics": NUMERICS, "round": inside.round, "seconds": inside.seconds}
+        self._write(key, "inside.pt", content | {"trainings": trainings, "places": inside.places})
+
+    def restore_inside(self, key: str, round: int, layouts: Sequence[Layout], device: torch.device) -> Inside:
+        """Read what is done of a round: nothing if the file is of another round or not there.
+
+        Raises:
+            DamagedError: if the file is damaged, naming it.
+        """
+        sizes = {Layout.size(layout.params): layout for layout in layouts}
+
+        def read(saved: dict[str, Any]) -> Inside:
+            if saved["round"] != round or saved["numerics"] != NUMERICS:
+                return Inside(round, 0.0, {})
+            trainings = {
+                number: Begun(
+                    one["first"],
+                    _stack(one["stack"], sizes[one["stack"]["params"].shape[1]]),
+                    Carried(**one["carried"]),
+                )
+                for number, one in saved["trainings"].items()
+            }
+            return Inside(round, saved["seconds"], trainings, saved["places"])
+
+        return self._load(key, "inside.pt", device, read) or Inside(round, 0.0, {})
+
+    def _write(self, key: str, name: str, content: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(_on_cpu(content), buffer)
+        write_atomically(self.root / key / name, buffer.getvalue())
+
+    def _load(
+        self, key: str, name: str, device: torch.device, read: Callable[[dict[str, Any]], Read]
+    ) -> Read | None:
+        path = self.root / key / name
         if not path.exists():
             return None
         try:
-            saved = torch.load(path, map_location=device, weights_only=True)
-            models = Stack(layout, saved["params"], saved["buffers"], saved["counters"])
-            state = State(saved["round"], models, saved["memory"])
-            return Progress(state, saved["rows"], saved.get("places", []))
+            return read(torch.load(path, map_location=device, weights_only=True))
         except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise DamagedError(f"{path} is damaged ({reason}); remove it to start that run again") from error
 
     def record(self, key: str) -> dict[str, Any] | None:
-        """Return the record of a finished run, or None."""
-        path = self.root / key / "record.json"
-        return _read(path, "remove it to finish that run again") if path.exists() else None
+        """Return the record of a finished run, or None.
+
+        Raises:
+            DamagedError: if the file is damaged or lacks what every record has, naming it.
+        """
+        path, remedy = self.root / key / "record.json", "remove it to finish that run again"
+        if not path.exists():
+            return None
+        found = _read(path, remedy)
+        if missing := [name for name in RECORD if name not in found]:
+            raise DamagedError(f"{path} is damaged (without {', '.join(missing)}); {remedy}")
+        return found
 
     def finish(self, key: str, record: dict[str, Any]) -> None:
         """Write the record of a finished run and forget earlier failures."""
@@ -158,3 +226,35 @@ class Store:
     def fail(self, key: str, reason: dict[str, Any]) -> None:
         """Mark a run as failed; its checkpoint stays."""
         write_atomically(self.root / key / "failed.json", _json(reason))
+
+
+def _packed(stack: Stack) -> dict[str, Tensor]:
+    return {"params": stack.params, "buffers": stack.buffers, "counters": stack.counters}
+
+
+def _stack(packed: dict[str, Tensor], layout: Layout) -> Stack:
+    return Stack(layout, packed["params"], packed["buffers"], packed["counters"])
+
+
+def _packed_state(state: State) -> dict[str, Any]:
+    """Return a state as plain values: tensors, and stacks as their tensors."""
+    memory = {name: _packed(held) if isinstance(held, Stack) else held for name, held in state.memory.items()}
+    plain: dict[str, Any] = {"round": state.round, **_packed(state.models), "memory": memory}
+    return plain | ({"further": [_packed_state(other) for other in state.further]} if state.further else {})
+
+
+def _state(saved: dict[str, Any], layouts: Sequence[Layout]) -> State:
+    own, *others = layouts
+    memory = {
+        name: _stack(held, own) if isinstance(held, dict) else held for name, held in saved["memory"].items()
+    }
+    further = tuple(_state(one, [layout]) for one, layout in zip(saved.get("further", []), others, strict=True))
+    return State(saved["round"], _stack(saved, own), memory, further)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(held) for key, held in value.items()}
+    return [_on_cpu(held) for held in value] if isinstance(value, list) else value

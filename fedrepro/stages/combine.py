@@ -3,14 +3,93 @@
 Shapes: M members, N images, C classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedrepro.core.setting import Option, Setting, declare
 from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
+
+declare(sharpen=Option("exponent on the ensemble's probabilities", neutral=1.0, example=2.0))
+
+Combine = Callable[[Tensor], Tensor]  # logits [M, N, C] -> probabilities [N, C]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOfProbabilities:
+    """p = (1/M) sum_m softmax(z_m), then sharpened (FedBE eq. 4 and section 5.1)."""
+
+    sharpen: float
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Combine logits [M, N, C] into probabilities [N, C]."""
+        return sharpen(logits.softmax(-1).mean(0), self.sharpen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOfLogits:
+    """p = softmax((1/M) sum_m z_m / temperature) (FedDF Algorithm 1, FedSDD section 3.2).
+
+    Args:
+        temperature: > 0; the student is then to be taught at the same.
+    """
+
+    temperature: float = 1.0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Combine logits [M, N, C] into probabilities [N, C]."""
+        return (logits.mean(0) / self.temperature).softmax(-1)
+
+
+def mean_of_probabilities(setting: Setting) -> MeanOfProbabilities:
+    """Return the mean of probabilities of a setting."""
+    return MeanOfProbabilities(sharpen=setting.sharpen)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Teachers, those of each architecture with a federation that runs them, and the rule that combines them."""
+
+    parts: tuple[tuple[Stack, Federation], ...]
+    combine: Combine
+
+    @classmethod
+    def of(cls, members: Stack, combine: Combine, federation: Federation) -> "Ensemble":
+        """Return an ensemble of one architecture."""
+        return cls(((members, federation),), combine)
+
+    @property
+    def members(self) -> Stack:
+        """The teachers of the first architecture, mostly the only one."""
+        return self.parts[0][0]
+
+    def __len__(self) -> int:
+        """Return the number of members M, of all architectures."""
+        return sum(len(members) for members, _ in self.parts)
+
+    def logits(self, data: Data) -> Tensor:
+        """Return the members' logits [M, N, C] on a data set, architecture by architecture.
+
+        Raises:
+            ValueError: if the ensemble has no members.
+        """
+        if not len(self):
+            raise ValueError("an ensemble without members cannot predict")
+        with torch.no_grad():
+            found = [federation.predict(members, data) for members, federation in self.parts if len(members)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def __call__(self, data: Data) -> Tensor:
+        """Return the ensemble's probabilities [N, C] on a data set.
+
+        Raises:
+            ValueError: if the ensemble has no members.
+        """
+        return self.combine(self.logits(data))
 
 
 def sharpen(probabilities: Tensor, exponent: float) -> Tensor:
@@ -25,46 +104,3 @@ def sharpen(probabilities: Tensor, exponent: float) -> Tensor:
     # Dividing by the largest first keeps at least one entry at 1: no row underflows to 0/0.
     powered = (probabilities / probabilities.amax(-1, keepdim=True)) ** exponent
     return powered / powered.sum(-1, keepdim=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanOfProbabilities:
-    """p = (1/M) sum_m softmax(z_m), then sharpened (FedBE eq. 4 and section 5.1)."""
-
-    sharpen: float
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Combine logits [M, N, C] into probabilities [N, C]."""
-        return sharpen(logits.softmax(-1).mean(0), self.sharpen)
-
-
-@dataclass(frozen=True)
-class MeanOfLogits:
-    """p = softmax((1/M) sum_m z_m)."""
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Combine logits [M, N, C] into probabilities [N, C]."""
-        return logits.mean(0).softmax(-1)
-
-
-Combine = MeanOfProbabilities | MeanOfLogits
-
-
-@dataclass(frozen=True)
-class Ensemble:
-    """Teachers together with the rule that combines them."""
-
-    members: Stack
-    combine: Combine
-    federation: Federation
-
-    def __call__(self, data: Data) -> Tensor:
-        """Return the ensemble's probabilities [N, C] on a data set.
-
-        Raises:
-            ValueError: if the ensemble has no members.
-        """
-        if not len(self.members):
-            raise ValueError("an ensemble without members cannot predict")
-        with torch.no_grad():
-            return self.combine(self.federation.predict(self.members, data))

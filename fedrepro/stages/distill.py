@@ -1,67 +1,63 @@
-"""Knowledge distillation on the server's public images: from an ensemble back to one global model.
+"""The seventh stage, distill: from an ensemble back to global models, on the server's public images.
 
-Shapes: N images, C classes, T steps.
+Shapes: K global models, N images, C classes, T steps.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro.core.rng import Streams
-from fedrepro.core.stack import Stack
+from fedrepro.core.setting import Option, Setting, at_least, declare
+from fedrepro.data.data import spec_of
+from fedrepro.data.datasets import DATASETS
+from fedrepro.data.swiss_roll import ARMS
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
-from fedrepro.kernels.plain import NonFiniteLossError
-from fedrepro.kernels.step import Sgd
-from fedrepro.stages.combine import Ensemble
-from fedrepro.stages.rates import Constant, Cyclical
-from fedrepro.stages.train import DivergedError
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """The student [1], its mean loss, and the targets [N, C] it learnt from (no rows when it learnt nothing)."""
-
-    student: Stack
-    loss: float
-    targets: Tensor
-
+from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
+from fedrepro.kernels.step import Loss, Sgd, Step, Trained
+from fedrepro.stages.rates import Constant, Cyclical, Rates
+from fedrepro.stages.round import Distilled, Round
+from fedrepro.stages.train import DivergedError, augment
 
 TARGETS = ("ensemble", "labels")
-Distill = Callable[[Stack, Ensemble, Federation, Streams], Distilled]
+declare(
+    distill_epochs=Option("passes over the public images in a round", neutral=20, example=3),
+    distill_batch=Option("images in a step of distillation", neutral=128, example=5, must=at_least(1)),
+    distill_lr=Option("learning rate of distillation; with SWA the top of the cycle", neutral=1e-3, example=0.002),
+    distill_momentum=Option("of distillation's SGD", neutral=0.0, example=0.8),
+    distill_weight_decay=Option("of distillation's SGD, on weights only", neutral=0.0, example=0.01),
+    distill_augment=Option("whether the student sees augmented images", neutral=True, example=False),
+    swa_lr_low=Option("SWA: the bottom of the cycle", neutral=4e-4, example=1e-4),
+    swa_start=Option("SWA: steps before the first collection", neutral=250, example=4, must=at_least(0)),
+    swa_cycle=Option("SWA: steps of a cycle", neutral=25, example=3),
+    loss_scale=Option(
+        '"paper" (cross-entropy) or "official" (divided by the number of classes)',
+        neutral="paper",
+        example="official",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Keep:
-    """No distillation: the average stays as it is, the ensemble is never asked."""
+    """No distillation: the averages stay as they are, the ensemble is never asked."""
 
-    def __call__(self, average: Stack, teacher: Ensemble, federation: Federation, streams: Streams) -> Distilled:
-        """Return the average unchanged."""
-        return Distilled(average, float("nan"), average.params.new_empty(0, federation.architecture.classes))
+    needs_clients: ClassVar[bool] = False
 
-
-def _plan(
-    federation: Federation, streams: Streams, *, epochs: int, batch_size: int, augment: Augment
-) -> BatchPlan:
-    if not len(federation.public):
-        raise ValueError("distillation needs public images, the server has none")
-    return batch_plan(
-        [torch.arange(len(federation.public))],
-        [streams.torch("distillation batches")],
-        epochs=[epochs],
-        batch_size=batch_size,
-        augment=augment,
-    )
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Distilled:
+        """Return the averages unchanged."""
+        return Distilled(round.average, float("nan"), round.targets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSgd:
     """Plain momentum SGD on cross-entropy with fixed pseudo-labels, started from the average (FedBE 5.1).
 
-    The targets are computed once per round without augmentation; the student sees augmented images.
+    The targets are computed once per round without augmentation; the student sees augmented images. Where there
+    are several global models, each is distilled from the same ensemble, on batches of its own.
 
     Args:
         epochs: passes over the public images; FedBE 20.
@@ -75,9 +71,11 @@ class DistillSgd:
             never asked (FedBE's Table 2 and Figure 2, ground truth).
     """
 
+    needs_clients: ClassVar[bool] = False
+
     epochs: int
     batch_size: int
-    schedule: Constant | Cyclical
+    schedule: Rates
     momentum: float
     weight_decay: float
     augment: Augment
@@ -89,45 +87,30 @@ class DistillSgd:
         if self.targets not in TARGETS:
             raise ValueError(f"targets must be one of {TARGETS}, got {self.targets!r}")
 
-    def __call__(self, average: Stack, teacher: Ensemble, federation: Federation, streams: Streams) -> Distilled:
-        """Return the student after the last step."""
-        return self._run(average, teacher, federation, streams, start=None, every=1)[0]
+    @property
+    def step(self) -> Step:
+        """What every step does."""
+        rule = Sgd(momentum=self.momentum, weight_decay=self.weight_decay)
+        return Step(rule=rule, loss=Loss(scale=self.loss_scale))
 
-    def _run(
-        self,
-        average: Stack,
-        teacher: Ensemble,
-        federation: Federation,
-        streams: Streams,
-        *,
-        start: int | None,
-        every: int,
-    ) -> tuple[Distilled, Stack]:
-        plan = _plan(federation, streams, epochs=self.epochs, batch_size=self.batch_size, augment=self.augment)
-        steps = plan.index.shape[1]
-        done = torch.arange(1, steps + 1)  # steps done after each step
-        collect = (done > start) & (done % every == 0) if start is not None else torch.zeros_like(done).bool()
-        if start is not None and not bool(collect.any()):
-            raise ValueError(
-                f"SWA collects no model: no end of a {every}-step cycle after step {start}; "
-                "distil longer or lower swa_start"
-            )
-        if self.targets == "labels":
-            if federation.public.classes != federation.data.classes:
-                raise ValueError("true labels as targets need public images of the clients' classes")
-            classes = federation.architecture.classes
-            targets = F.one_hot(federation.public.labels, classes).to(average.params.dtype)
-        else:
-            targets = teacher(federation.public)
-        sgd = Sgd(lr=self.schedule.steps(steps), momentum=self.momentum, weight_decay=self.weight_decay)
-        try:
-            trained = federation.train(
-                average, federation.public, targets, plan, sgd, collect=collect, loss_scale=self.loss_scale
-            )
-        except NonFiniteLossError as error:
-            raise DivergedError(f"the loss of distillation in round {streams.round} is not finite") from error
-        student = Distilled(trained.stack, float(trained.loss[0]), targets)
-        return student, trained.average
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Distilled:
+        """Return the students after the last step."""
+        plan = public_batches(self, len(round.average), federation, streams)
+        trained, targets = self.run(round, federation, streams, plan, None)
+        return Distilled(trained.stack, float(trained.loss.mean()), targets)
+
+    def run(
+        self, round: Round, federation: Federation, streams: Streams, plan: BatchPlan, collect: Tensor | None
+    ) -> tuple[Trained, Tensor]:
+        """Train the averages [K] on the targets, collecting models after some steps; also returns the targets."""
+        targets = public_targets(self.targets, round, federation)
+        rates = self.schedule.steps(len(plan))
+        trained = federation.train(
+            round.average, federation.public, (targets,), plan, self.step, rates, collect=collect
+        )
+        if not bool(trained.finite.all()):
+            raise DivergedError(f"the loss of distillation in round {streams.round} is not finite")
+        return trained, targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +123,7 @@ class DistillSwa(DistillSgd):
 
     Args:
         swa_start: steps before the first collection; FedBE 250.
-        cycle: steps between collections; FedBE 25.
+        cycle: steps between collections; FedBE 25. For the others see `DistillSgd`.
     """
 
     swa_start: int
@@ -152,7 +135,72 @@ class DistillSwa(DistillSgd):
         if self.swa_start < 0 or self.cycle < 1:
             raise ValueError(f"swa_start must be >= 0 and cycle >= 1, got {self.swa_start} and {self.cycle}")
 
-    def __call__(self, average: Stack, teacher: Ensemble, federation: Federation, streams: Streams) -> Distilled:
-        """Return the averaged student."""
-        last, mean = self._run(average, teacher, federation, streams, start=self.swa_start, every=self.cycle)
-        return Distilled(federation.recalibrate(mean), last.loss, last.targets)
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Distilled:
+        """Return the averaged students."""
+        plan = public_batches(self, len(round.average), federation, streams)
+        done = torch.arange(1, len(plan) + 1)  # steps done after each step
+        collect = (done > self.swa_start) & (done % self.cycle == 0)
+        if not bool(collect.any()):
+            raise ValueError(
+                f"SWA collects no model: no end of a {self.cycle}-step cycle after step {self.swa_start}; "
+                "distil longer or lower swa_start"
+            )
+        trained, targets = self.run(round, federation, streams, plan, collect)
+        return Distilled(federation.recalibrate(trained.average), float(trained.loss.mean()), targets)
+
+
+def _distill(setting: Setting) -> dict[str, Any]:
+    if setting.loss_scale not in ("paper", "official"):
+        raise ValueError(f'loss_scale must be "paper" or "official", got {setting.loss_scale!r}')
+    classes = len(spec_of(setting.data).classes) if setting.data in DATASETS else ARMS
+    return {
+        "epochs": setting.distill_epochs,
+        "batch_size": setting.distill_batch,
+        "momentum": setting.distill_momentum,
+        "weight_decay": setting.distill_weight_decay,
+        "augment": augment(setting) if setting.distill_augment else NO_AUGMENT,
+        "loss_scale": 1.0 if setting.loss_scale == "paper" else 1.0 / classes,
+    }
+
+
+def distill_sgd(setting: Setting) -> DistillSgd:
+    """Return plain momentum distillation of a setting."""
+    return DistillSgd(**_distill(setting), schedule=Constant(lr=setting.distill_lr))
+
+
+def distill_swa(setting: Setting, targets: str = "ensemble") -> DistillSwa:
+    """Return stochastic weight averaging of a setting, on the ensemble's targets or on true labels."""
+    return DistillSwa(
+        **_distill(setting),
+        schedule=Cyclical(high=setting.distill_lr, low=setting.swa_lr_low, cycle=setting.swa_cycle),
+        swa_start=setting.swa_start,
+        cycle=setting.swa_cycle,
+        targets=targets,
+    )
+
+
+def public_batches(stage: DistillSgd, models: int, federation: Federation, streams: Streams) -> BatchPlan:
+    """Plan the batches [K, T, B] of the students on the public images, each from a stream of its own."""
+    if not len(federation.public):
+        raise ValueError("distillation needs public images, the server has none")
+    return batch_plan(
+        [torch.arange(len(federation.public))] * models,
+        [streams.torch("distillation batches", model) for model in range(models)],
+        epochs=[stage.epochs] * models,
+        batch_size=stage.batch_size,
+        augment=stage.augment,
+    )
+
+
+def public_targets(kind: str, round: Round, federation: Federation) -> Tensor:
+    """Return probabilities [N, C] for the public images: the ensemble's, or their true labels as such.
+
+    Raises:
+        ValueError: for true labels of other classes than the clients'.
+    """
+    if kind == "ensemble":
+        return round.teacher(federation.public)
+    if federation.public.classes != federation.data.classes:
+        raise ValueError("true labels as targets need public images of the clients' classes")
+    classes = federation.architecture.classes
+    return F.one_hot(federation.public.labels, classes).to(round.average.params.dtype)

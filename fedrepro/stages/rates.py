@@ -5,9 +5,17 @@ Shapes: T steps.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Rates(Protocol):
+    """Learning rates within a round."""
+
+    def steps(self, count: int) -> Tensor:
+        """Return the learning rate of each step, [T] float64."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the server does with the clients' models: weigh them and form the next average.
+"""The fourth stage, server: what becomes of the clients' mean.
 
 Shapes: K global models, S clients, P parameters.
 """
@@ -7,15 +7,29 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrepro.core.setting import declare
+from fedrepro.core.rng import Streams
+from fedrepro.core.setting import Option, Setting, declare
 from fedrepro.core.stack import Stack
-from fedrepro.core.state import Memory, State
+from fedrepro.core.state import Memory
 from fedrepro.federation.federation import Federation
+from fedrepro.stages.round import Round
 
 BN_BUFFERS = ("average", "last_client", "recalibrate")
-
-
-declare(client_shares="by_size")  # how clients are weighed: "by_size" or "uniform"
+MOMENTUM_FORMS = ("heavy_ball", "ema")
+declare(
+    bn_buffers=Option(
+        "where the average's BatchNorm statistics come from, see `Replace`",
+        neutral="average",
+        example="last_client",
+    ),
+    server_momentum=Option("FedAvgM's beta", neutral=0.0, example=0.5, where={"method": "fedavgm"}),
+    momentum_form=Option(
+        "form of FedAvgM, see `Momentum`",
+        neutral="heavy_ball",
+        example="ema",
+        where={"method": "fedbe_fedavgm", "server_momentum": 0.5},
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,24 +49,22 @@ class Replace:
         if self.bn_buffers not in BN_BUFFERS:
             raise ValueError(f"bn_buffers must be one of {BN_BUFFERS}, got {self.bn_buffers!r}")
 
-    def __call__(
-        self, average: Stack, clients: Stack, state: State, federation: Federation
-    ) -> tuple[Stack, Memory]:
-        """Return the aggregated model, a stack of one, from the mean of the clients and the clients [S]."""
-        return self._statistics(average, clients, federation), {}
+    @property
+    def needs_clients(self) -> bool:
+        """Whether the clients' models are looked at."""
+        return self.bn_buffers == "last_client"
 
-    def _statistics(self, average: Stack, clients: Stack, federation: Federation) -> Stack:
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> tuple[Stack, Memory]:
+        """Return the aggregated models [K] from the means of the clients, and nothing to remember."""
+        return self._statistics(round.average, round, federation), {}
+
+    def _statistics(self, average: Stack, round: Round, federation: Federation) -> Stack:
         if self.bn_buffers == "last_client":
-            return Stack(average.layout, average.params, clients.buffers[-1:], clients.counters[-1:])
+            last = [_last(model, round) for model in range(len(average))]
+            return Stack(average.layout, average.params, *_rows(last, round.clients))
         if self.bn_buffers == "recalibrate":
             return federation.recalibrate(average)
         return average
-
-
-MOMENTUM_FORMS = ("heavy_ball", "ema")
-
-
-declare(server_momentum=0.0, momentum_form="heavy_ball")  # beta and form of Momentum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +81,7 @@ class Momentum(Replace):
     NaN. Here they stay the clients'.
 
     Args:
+        bn_buffers: see `Replace`.
         beta: in [0, 1); 0 is `Replace`.
         form: a name of `MOMENTUM_FORMS`.
     """
@@ -84,16 +97,35 @@ class Momentum(Replace):
         if self.form not in MOMENTUM_FORMS:
             raise ValueError(f"the momentum's form must be one of {MOMENTUM_FORMS}, got {self.form!r}")
 
-    def __call__(
-        self, average: Stack, clients: Stack, state: State, federation: Federation
-    ) -> tuple[Stack, Memory]:
-        """Return the moved model, a stack of one, and the velocities to remember."""
-        delta = state.models.params - average.params
-        before = state.memory.get("server_velocity", torch.zeros_like(delta))
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> tuple[Stack, Memory]:
+        """Return the moved models [K], and the velocities [K, P] to remember as "server_velocity"."""
+        average, before = round.average, round.state.models.params
+        delta = before - average.params
+        held = round.state.memory.get("server_velocity", torch.zeros_like(delta))
+        assert isinstance(held, torch.Tensor)
         if self.form == "heavy_ball":
-            velocity = self.beta * before + delta
+            velocity = self.beta * held + delta
         else:
-            velocity = delta if state.round < 2 else self.beta * before + (1 - self.beta) * delta
-        params = average.params if velocity is delta else state.models.params - velocity
+            velocity = delta if round.state.round < 2 else self.beta * held + (1 - self.beta) * delta
+        params = average.params if velocity is delta else before - velocity
         moved = Stack(average.layout, params, average.buffers, average.counters)
-        return self._statistics(moved, clients, federation), {"server_velocity": velocity}
+        return self._statistics(moved, round, federation), {"server_velocity": velocity}
+
+
+def replace(setting: Setting) -> Replace:
+    """Return the server of a setting: the average becomes the global model."""
+    return Replace(bn_buffers=setting.bn_buffers)
+
+
+def momentum(setting: Setting) -> Momentum:
+    """Return the server of a setting with FedAvgM's momentum."""
+    return Momentum(beta=setting.server_momentum, form=setting.momentum_form, bn_buffers=setting.bn_buffers)
+
+
+def _last(model: int, round: Round) -> int:
+    """Return the place of the last participant that started from a model; -1, the last of all, if nobody did."""
+    return max((place for place, one in enumerate(round.who.models) if one == model), default=-1)
+
+
+def _rows(places: list[int], clients: Stack) -> tuple[torch.Tensor, torch.Tensor]:
+    return clients.buffers[places], clients.counters[places]

@@ -1,38 +1,47 @@
-"""The stages that pick an ensemble's members from a round."""
+"""The fifth stage, teach: an ensemble's members, picked from a round. Sampled ones are in `posterior`.
+
+Shapes: S clients, M members.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import ClassVar
 
 from fedrepro.core.rng import Streams
+from fedrepro.core.setting import Option, Setting, declare
 from fedrepro.core.stack import Stack, concatenate
 from fedrepro.federation.federation import Federation
+from fedrepro.stages.posterior import posterior
+from fedrepro.stages.round import Round, Teach, needs_clients
+
+declare(
+    teachers=Option(
+        'FedBE\'s teachers: some of "average", "clients" and "samples", joined by "+"',
+        neutral="average+clients+samples",
+        example="average",
+    )
+)
 
 
 @dataclass(frozen=True)
-class Aggregation:
-    """What the server knows after local training.
+class Nobody:
+    """No teachers."""
 
-    start: the models sent out [S]; clients: the models that came back [S]; shares: weights of the
-    clients [1, S]; average: the aggregated model [1].
-    """
+    needs_clients: ClassVar[bool] = False
 
-    start: Stack
-    clients: Stack
-    shares: Tensor
-    average: Stack
-
-
-Teach = Callable[[Aggregation, Federation, Streams], Stack]
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
+        """Return an empty stack."""
+        return round.average.take(slice(0, 0))
 
 
 @dataclass(frozen=True)
 class Average:
-    """The aggregated model itself as a teacher."""
+    """The aggregated models themselves as teachers."""
 
-    def __call__(self, round: Aggregation, federation: Federation, streams: Streams) -> Stack:
-        """Return the average, a stack of one."""
+    needs_clients: ClassVar[bool] = False
+
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
+        """Return the averages [K]."""
         return round.average
 
 
@@ -40,18 +49,9 @@ class Average:
 class Clients:
     """The clients' models as teachers."""
 
-    def __call__(self, round: Aggregation, federation: Federation, streams: Streams) -> Stack:
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return the S clients."""
         return round.clients
-
-
-@dataclass(frozen=True)
-class Nobody:
-    """No teachers."""
-
-    def __call__(self, round: Aggregation, federation: Federation, streams: Streams) -> Stack:
-        """Return an empty stack."""
-        return round.clients.take(slice(0, 0))
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,28 @@ class Union:
 
     sources: tuple[Teach, ...]
 
-    def __call__(self, round: Aggregation, federation: Federation, streams: Streams) -> Stack:
+    @property
+    def needs_clients(self) -> bool:
+        """Whether one of the sources does."""
+        return any(map(needs_clients, self.sources))
+
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return all teachers in one stack."""
         return concatenate([source(round, federation, streams) for source in self.sources])
+
+
+def teachers(setting: Setting) -> Union:
+    """Return FedBE's teachers of a setting.
+
+    Raises:
+        ValueError: unless `teachers` names some of average, clients and samples, each once.
+    """
+    sources: dict[str, Callable[[], Teach]] = {
+        "average": Average,
+        "clients": Clients,
+        "samples": lambda: posterior(setting),
+    }
+    chosen = setting.teachers.split("+")
+    if sorted(chosen) != sorted(set(chosen) & set(sources)):
+        raise ValueError(f"teachers must be some of {list(sources)} joined by +, got {setting.teachers!r}")
+    return Union(tuple(sources[name]() for name in chosen))

@@ -1,26 +1,245 @@
-"""Local training: what each participant does with its own images in a round."""
+"""The second stage, train: what each participant does with its own images in a round.
+
+Shapes: S participants, N all clients, P parameters, T steps.
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
+from torch import Tensor
 
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import declare
-from fedrepro.core.stack import Stack
+from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, declare
 from fedrepro.core.state import Memory
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
-from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.step import FREE, Proximal, Sgd
-from fedrepro.stages.plan import Participants
+from fedrepro.kernels.step import FREE, Carried, Proximal, Sgd, Step, Trained
 from fedrepro.stages.rates import Decaying, round_factor
+from fedrepro.stages.round import Participants, Round
 
-declare(proximal_mu=0.0, proximal_form="squared")  # FedProx's term, see optim.Proximal
+LENGTHS = ("effective", "plain")
+declare(
+    rounds=Option(
+        "communication rounds; epochs of centralised training", neutral=REQUIRED, example=5, must=at_least(1)
+    ),
+    client_batch=Option("images in a client's step", neutral=REQUIRED, example=5, must=at_least(1)),
+    client_lr=Option("clients' learning rate in the first round", neutral=REQUIRED, example=0.02, must=above(0)),
+    client_lr_decay=Option("factor on it from step to step within a round", neutral=1.0, example=0.99),
+    client_momentum=Option("of the clients' SGD", neutral=0.0, example=0.8),
+    client_weight_decay=Option("of the clients' SGD, on weights only", neutral=0.0, example=0.01),
+    lr_schedule=Option(
+        "learning rate over rounds, a name of `ROUND_SCHEDULES`", neutral="constant", example="paper"
+    ),
+    augment_pad=Option("pixels of padding before a crop", neutral=0, example=2),
+    augment_flip=Option("whether images are mirrored at random", neutral=False, example=True),
+    proximal_mu=Option("strength of FedProx's term", neutral=0.0, example=0.1, where={"method": "fedprox"}),
+    proximal_form=Option(
+        "form of FedProx's term, see `step.Proximal`",
+        neutral="squared",
+        example="official",
+        where={"method": "fedbe_fedprox", "proximal_mu": 0.1},
+    ),
+    scaffold_length=Option(
+        "length of a client's way, see `Scaffold`",
+        neutral="effective",
+        example="plain",
+        where={"method": "scaffold"},
+    ),
+)
 
 
 class DivergedError(ArithmeticError):
     """A loss became infinite or NaN; the message names the client, or distillation, and the round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSgd:
+    """Momentum SGD on cross-entropy over the client's own images (FedBE eq. 1); a fresh optimiser each round.
+
+    Args:
+        lr: learning rate before the round's factor; FedBE 0.01.
+        lr_schedule: factor over rounds, a name of `rates.ROUND_SCHEDULES`; within a round it is constant.
+        rounds: rounds of the whole run, which the schedule is relative to.
+        batch_size: FedBE 40.
+        momentum: in [0, 1); FedBE 0.9.
+        weight_decay: on weights only, >= 0.
+        augment: crops and flips.
+        last_batch: see `batches.batch_plan`.
+        lr_decay: factor on the learning rate from step to step within a round, in (0, 1]; FedBE's Figure 5 tries
+            0.99, all else has 1.
+        proximal: FedProx's pull towards the model sent out.
+        diverged: what a client's loss that is not finite means: "fail" ends the run, "keep" leaves it to later
+            stages, which find it in `round.finite`.
+    """
+
+    needs_clients: ClassVar[bool] = False
+
+    lr: float
+    lr_schedule: str
+    rounds: int
+    batch_size: int
+    momentum: float
+    weight_decay: float
+    augment: Augment
+    last_batch: str = "merge"
+    lr_decay: float = 1.0
+    proximal: Proximal = FREE
+    diverged: str = "fail"
+
+    def __post_init__(self) -> None:
+        """Check the range and the option."""
+        if not 0 < self.lr_decay <= 1:
+            raise ValueError(f"lr_decay must be in (0, 1], got {self.lr_decay}")
+        if self.diverged not in ("fail", "keep"):
+            raise ValueError(f'diverged must be "fail" or "keep", got {self.diverged!r}')
+
+    @property
+    def step(self) -> Step:
+        """What every step does."""
+        return Step(rule=Sgd(momentum=self.momentum, weight_decay=self.weight_decay, proximal=self.proximal))
+
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> tuple[Trained, Memory]:
+        """Train all participants from `round.start` [S]; nothing is remembered.
+
+        Raises:
+            DivergedError: naming the client whose loss is not finite, and the round.
+        """
+        return self.run(round, federation, streams, self.batches(round.who, federation, streams)), {}
+
+    def batches(self, who: Participants, federation: Federation, streams: Streams) -> BatchPlan:
+        """Plan all participants' batches; see `local_batches`."""
+        return local_batches(
+            federation,
+            who,
+            streams,
+            batch_size=self.batch_size,
+            augment=self.augment,
+            last_batch=self.last_batch,
+        )
+
+    def rates(self, steps: int, streams: Streams) -> Tensor:
+        """Return the learning rate of each step of this round, [T] float64."""
+        factor = round_factor(self.lr_schedule, round=streams.round, rounds=self.rounds)
+        return Decaying(lr=self.lr * factor, decay=self.lr_decay).steps(steps)
+
+    def run(
+        self,
+        round: Round,
+        federation: Federation,
+        streams: Streams,
+        plan: BatchPlan,
+        carried: Carried | None = None,
+        correction: Tensor | None = None,
+    ) -> Trained:
+        """Run a batch plan, optionally with a rule that lives on and a correction [S, P]."""
+        rates = self.rates(len(plan), streams)
+        trained = federation.train(
+            round.start,
+            federation.data,
+            (federation.data.labels,),
+            plan,
+            self.step,
+            rates,
+            carried=carried,
+            correction=correction,
+        )
+        if self.diverged == "fail" and not bool(trained.finite.all()):
+            client = round.who.clients[trained.finite.tolist().index(False)]
+            raise DivergedError(
+                f"the loss of client {client} in round {streams.round} is not finite (learning rate {rates[0]:g})"
+            )
+        return trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(LocalSgd):
+    """SCAFFOLD: every local gradient is corrected by control variates (Karimireddy et al. 2020, Algorithm 1).
+
+    Server and clients hold c and c_i, zero at first. A client's step uses g - c_i + c; after K steps from x to y_i
+    (option II) c_i+ = c_i - c + (x - y_i) / L, and c+ = c + (1/N) sum_i (c_i+ - c_i) over the participants, with N
+    the number of all clients. Only trainable parameters have control variates. Models are averaged by size as
+    everywhere here, which is SCAFFOLD's own mean (with a global step of 1) where clients are of equal size.
+
+    L is the length of the way per unit of gradient. "plain": K eta, as in the paper, whose clients have no
+    momentum. "effective": with momentum m a gradient goes on to count, and the way of a constant gradient is
+    sum_t eta_t (1 - m^t) / (1 - m), nearly K eta / (1 - m); with K eta the c_i would come out 1 / (1 - m) times
+    too long. Without momentum both are the same.
+
+    Args:
+        length: a name of `LENGTHS`; for the others see `LocalSgd`.
+    """
+
+    needs_clients: ClassVar[bool] = True
+
+    length: str = "effective"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.length not in LENGTHS:
+            raise ValueError(f"length must be one of {LENGTHS}, got {self.length!r}")
+
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> tuple[Trained, Memory]:
+        """Train all participants from `round.start` [S]; remembers "control" c [P] and "controls" c_i [N, P].
+
+        Raises:
+            DivergedError: as `LocalSgd`.
+        """
+        start, who = round.start, round.who
+        plan = self.batches(who, federation, streams)
+        nothing = start.params.new_zeros(federation.clients, start.params.shape[1])
+        controls = round.state.memory.get("controls", nothing)
+        control = round.state.memory.get("control", nothing[0])
+        assert isinstance(controls, Tensor)
+        assert isinstance(control, Tensor)
+        own = controls[list(who.clients)]
+        trained = self.run(round, federation, streams, plan, correction=control - own)
+        moved = start.params - trained.stack.params
+        change = moved / self.lengths(plan, streams).to(moved)[:, None] - control  # c_i+ - c_i
+        fresh = controls.clone()
+        fresh[list(who.clients)] = own + change
+        return trained, {"controls": fresh, "control": control + change.sum(0) / federation.clients}
+
+    def lengths(self, plan: BatchPlan, streams: Streams) -> Tensor:
+        """Return L of each participant, [S] float64."""
+        taken = plan.mask.any(2)  # [S, T]
+        momentum = self.momentum if self.length == "effective" else 0.0
+        nth = taken.cumsum(1).double()  # a step's number among those that the participant takes
+        rates = self.rates(len(plan), streams)
+        return (taken * rates * (1 - momentum**nth) / (1 - momentum)).sum(1)
+
+
+def augment(setting: Setting) -> Augment:
+    """Return the augmentation of a setting's clients."""
+    return Augment(pad=setting.augment_pad, flip=setting.augment_flip)
+
+
+def _local(setting: Setting) -> dict[str, Any]:
+    return {
+        "lr": setting.client_lr,
+        "lr_schedule": setting.lr_schedule,
+        "rounds": setting.rounds,
+        "batch_size": setting.client_batch,
+        "momentum": setting.client_momentum,
+        "weight_decay": setting.client_weight_decay,
+        "augment": augment(setting),
+        "lr_decay": setting.client_lr_decay,
+    }
+
+
+def local_sgd(setting: Setting) -> LocalSgd:
+    """Return the clients' training of a setting: plain SGD."""
+    return LocalSgd(**_local(setting))
+
+
+def local_proximal(setting: Setting) -> LocalSgd:
+    """Return the clients' training of a setting with FedProx's term."""
+    return LocalSgd(**_local(setting), proximal=Proximal(mu=setting.proximal_mu, form=setting.proximal_form))
+
+
+def local_scaffold(setting: Setting) -> Scaffold:
+    """Return the clients' training of a setting with SCAFFOLD's control variates."""
+    return Scaffold(**_local(setting), length=setting.scaffold_length)
 
 
 def local_batches(
@@ -59,150 +278,3 @@ def local_batches(
                     "size or GroupNorm, or give every client two images or more"
                 )
     return plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalSgd:
-    """Momentum SGD on cross-entropy over the client's own images (FedBE eq. 1); a fresh optimiser each round.
-
-    Args:
-        lr: learning rate before the round's factor; FedBE 0.01.
-        lr_schedule: factor over rounds, a name of `optim.ROUND_SCHEDULES`; within a round it is constant.
-        rounds: rounds of the whole run, which the schedule is relative to.
-        batch_size: FedBE 40.
-        momentum: in [0, 1); FedBE 0.9.
-        weight_decay: on weights only, >= 0.
-        augment: crops and flips.
-        last_batch: see `plan.batch_plan`.
-        lr_decay: factor on the learning rate from step to step within a round, in (0, 1]; FedBE's Figure 5 tries
-            0.99, all else has 1.
-        proximal: FedProx's pull towards the model sent out.
-    """
-
-    in_groups: ClassVar[bool] = True
-
-    lr: float
-    lr_schedule: str
-    rounds: int
-    batch_size: int
-    momentum: float
-    weight_decay: float
-    augment: Augment
-    last_batch: str = "merge"
-    lr_decay: float = 1.0
-    proximal: Proximal = FREE
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not 0 < self.lr_decay <= 1:
-            raise ValueError(f"lr_decay must be in (0, 1], got {self.lr_decay}")
-
-    def __call__(
-        self, start: Stack, who: Participants, federation: Federation, streams: Streams, memory: Memory
-    ) -> tuple[Trained, Memory]:
-        """Train all participants from `start` [S]; nothing is remembered.
-
-        Raises:
-            DivergedError: naming the client whose loss is not finite, and the round.
-        """
-        return self.steps(start, who, federation, streams, self.batches(federation, who, streams)), {}
-
-    def batches(self, federation: Federation, who: Participants, streams: Streams) -> BatchPlan:
-        """Plan all participants' batches; see `local_batches`."""
-        return local_batches(
-            federation,
-            who,
-            streams,
-            batch_size=self.batch_size,
-            augment=self.augment,
-            last_batch=self.last_batch,
-        )
-
-    def rates(self, steps: int, streams: Streams) -> torch.Tensor:
-        """Return the learning rate of each step of this round, [T] float64."""
-        factor = round_factor(self.lr_schedule, round=streams.round, rounds=self.rounds)
-        return Decaying(lr=self.lr * factor, decay=self.lr_decay).steps(steps)
-
-    def steps(
-        self,
-        start: Stack,
-        who: Participants,
-        federation: Federation,
-        streams: Streams,
-        plan: BatchPlan,
-        velocity: torch.Tensor | None = None,
-        correction: torch.Tensor | None = None,
-    ) -> Trained:
-        """Run a batch plan, optionally with momentum buffers [S, P] to go on from and a correction [S, P]."""
-        rates = self.rates(plan.index.shape[1], streams)
-        sgd = Sgd(lr=rates, momentum=self.momentum, weight_decay=self.weight_decay, proximal=self.proximal)
-        labels = federation.data.labels
-        try:
-            return federation.train(
-                start, federation.data, labels, plan, sgd, velocity=velocity, correction=correction
-            )
-        except NonFiniteLossError as error:
-            client = who.clients[error.member]
-            raise DivergedError(
-                f"the loss of client {client} in round {streams.round} is not finite (learning rate {rates[0]:g})"
-            ) from error
-
-
-LENGTHS = ("effective", "plain")
-declare(scaffold_length="effective")  # see Scaffold
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaffold(LocalSgd):
-    """SCAFFOLD: every local gradient is corrected by control variates (Karimireddy et al. 2020, Algorithm 1).
-
-    Server and clients hold c and c_i, zero at first. A client's step uses g - c_i + c; after K steps from x to y_i
-    (option II) c_i+ = c_i - c + (x - y_i) / L, and c+ = c + (1/N) sum_i (c_i+ - c_i) over the participants, with N
-    the number of all clients. Only trainable parameters have control variates. Models are averaged by size as
-    everywhere here, which is SCAFFOLD's own mean (with a global step of 1) where clients are of equal size.
-
-    L is the length of the way per unit of gradient. "plain": K eta, as in the paper, whose clients have no
-    momentum. "effective": with momentum m a gradient goes on to count, and the way of a constant gradient is
-    sum_t eta_t (1 - m^t) / (1 - m), nearly K eta / (1 - m); with K eta the c_i would come out 1 / (1 - m) times
-    too long. Without momentum both are the same.
-
-    Args:
-        length: a name of `LENGTHS`.
-    """
-
-    in_groups: ClassVar[bool] = False
-
-    length: str = "effective"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        if self.length not in LENGTHS:
-            raise ValueError(f"length must be one of {LENGTHS}, got {self.length!r}")
-
-    def __call__(
-        self, start: Stack, who: Participants, federation: Federation, streams: Streams, memory: Memory
-    ) -> tuple[Trained, Memory]:
-        """Train all participants from `start` [S]; returns also c [P] and all c_i [N, P].
-
-        Raises:
-            DivergedError: as `LocalSgd`.
-        """
-        plan = self.batches(federation, who, streams)
-        nothing = start.params.new_zeros(federation.clients, start.params.shape[1])
-        controls, control = memory.get("controls", nothing), memory.get("control", nothing[0])
-        own = controls[list(who.clients)]
-        trained = self.steps(start, who, federation, streams, plan, correction=control - own)
-        moved = start.params - trained.stack.params
-        change = moved / self.lengths(plan, streams).to(moved)[:, None] - control  # c_i+ - c_i
-        fresh = controls.clone()
-        fresh[list(who.clients)] = own + change
-        return trained, {"controls": fresh, "control": control + change.sum(0) / federation.clients}
-
-    def lengths(self, plan: BatchPlan, streams: Streams) -> torch.Tensor:
-        """Return L of each participant, [S] float64."""
-        taken = plan.mask.any(2)  # [S, T]
-        momentum = self.momentum if self.length == "effective" else 0.0
-        nth = taken.cumsum(1).double()  # a step's number among those that the participant takes
-        rates = self.rates(plan.index.shape[1], streams)
-        return (taken * rates * (1 - momentum**nth) / (1 - momentum)).sum(1)

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedrepro import kernels
 from fedrepro.bench import command as bench
+from fedrepro.bench import session
 from fedrepro.bench.engine import Bench
 from fedrepro.bench.profile import covered, kind
 from fedrepro.bench.report import COLUMNS
-from fedrepro.bench.roofline import Floor, floor
-from fedrepro.bench.timing import LeftOutError, Series, Sizes, precision_of, rate
+from fedrepro.bench.roofline import Floor, Roofline, floor
+from fedrepro.bench.timing import LeftOutError, Series, Sizes, Work, precision_of, rate, repeated
 from fedrepro.cli import main
 from fedrepro.kernels import plain
+from fedrepro.kernels import registry as kernels
 from fedrepro.models.architecture import Architecture
 
 SMALL = ["bench", "--device", "cpu", "--model", "mlp", "--clients", "2", "--images", "16", "--batch", "8"]
@@ -41,7 +42,7 @@ def sizes(**changes: Any) -> Sizes:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure a roofline in no time."""
-    monkeypatch.setattr(bench, "measure", lambda *_, **__: bench.Roofline(1e11, 8, 2e11, 1e10))
+    monkeypatch.setattr(bench, "measure", lambda *_, **__: Roofline(1e11, 8, 2e11, 1e10))
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, quick: None) -> ModuleType:
     def train(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no such step\nand more lines")
 
-    module: Any = SimpleNamespace(train=train, predict=plain.predict, recalibrate=plain.recalibrate)
+    own = {name: getattr(plain, name) for name in ("takes", "predict", "recalibrate")}
+    module: Any = SimpleNamespace(train=train, **own)
     monkeypatch.setitem(kernels.KERNELS, "broken", module)
     return module
 
@@ -147,7 +149,7 @@ def test_an_engine_that_fails_is_named_and_the_rest_measured(
 def test_what_a_budget_leaves_out_is_told_and_no_failure(
     capsys: pytest.CaptureFixture[str], quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_time(*_: Any) -> Series:
+    def no_time(*_: Any) -> Work:
         raise LeftOutError("repeats of 9 s do not fit into 1 s")
 
     monkeypatch.setattr(Bench, "predict", no_time)
@@ -183,14 +185,14 @@ def test_several_engines_are_put_together(
     monkeypatch.setattr(bench, "alone", alone)
     assert main([*SMALL, "--engine", f"{chosen},graph,stacked", "--json"]) == 1
     answer, _ = read(capsys)
-    assert answer["engine"] == bench.choice(sizes())[0] == chosen
+    assert answer["engine"] == bench.choice(sizes()).engine == chosen
     assert [len(found) for found in answer["engines"].values()] == [1, 1, 0]
     assert answer["failed"] == ["stacked: crashed"]
 
 
 def test_a_process_of_its_own() -> None:
     options = SimpleNamespace(scan=None, profile=False)
-    answer = bench.alone("nobody", sizes(), options, 0.0, lead=False)  # type: ignore[arg-type]
+    answer = session.alone("nobody", sizes(), options, 0.0, lead=False)  # type: ignore[arg-type]
     assert answer["engines"] == {}
     assert answer["failed"][0].startswith("nobody: kernel must be one of")
 
@@ -206,7 +208,7 @@ def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], -11, stdout="")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     options = SimpleNamespace(scan=None, profile=False)
-    answer = bench.alone("graph", sizes(), options, 0.0, lead=True)  # type: ignore[arg-type]
+    answer = session.alone("graph", sizes(), options, 0.0, lead=True)  # type: ignore[arg-type]
     assert answer["failed"] == ["graph: its process ended with status -11"]
     assert answer["engines"] == {}
 
@@ -221,19 +223,19 @@ def test_a_wrong_call_is_explained(text: str, capsys: pytest.CaptureFixture[str]
 
 def test_all_takes_every_engine_that_can_run_here() -> None:
     engines, skipped = bench.engines_of("all", sizes())
-    assert engines[0] == bench.choice(sizes())[0]
+    assert engines[0] == bench.choice(sizes()).engine
     assert "plain" in engines
     assert not set(engines) & set(skipped)
 
 
 def test_default_engines() -> None:
-    lead = bench.choice(sizes())[0]
+    lead = bench.choice(sizes()).engine
     assert bench.engines_of("", sizes())[0] == list(dict.fromkeys([lead, "plain"]))
 
 
 def counted(name: str, **changes: Any) -> Floor:
     case = sizes(model=name, **changes)
-    world = bench.Bench(case, "plain").world(1, 2, 2)
+    world = Bench(case, "plain").world(1, 2, 2)
     return floor(Architecture(name, 10), world)
 
 
@@ -259,11 +261,23 @@ def test_a_rate_adapts_to_the_first_timing() -> None:
         steps.append(count)
         return lambda: torch.zeros(1)
 
-    series = rate(call, unit=7, full=5, seconds=10.0, left=10.0, repeats=3, device="cpu")
+    series = rate(Work(7, 5, call), seconds=10.0, left=10.0, repeats=3, device="cpu")
     assert steps == [1, 1, 5, 5, 5]
     assert (series.images, series.repeats) == (35, 3)
     with pytest.raises(LeftOutError, match="do not fit"):
-        rate(call, unit=7, full=5, seconds=0.0, left=0.0, repeats=3, device="cpu")
+        rate(Work(7, 5, call), seconds=0.0, left=0.0, repeats=3, device="cpu")
+
+
+def test_whole_calls_are_repeated_while_they_fit() -> None:
+    made: list[int] = []
+
+    def prepare() -> Any:
+        made.append(len(made))
+        return lambda: None
+
+    assert len(repeated(prepare, repeats=3, left=10.0, device="cpu")) == 4  # the first one warms up
+    assert len(repeated(prepare, repeats=3, left=0.0, device="cpu")) == 2  # there is a median in any case
+    assert made == list(range(6))
 
 
 def test_a_series_is_median_and_spread() -> None:

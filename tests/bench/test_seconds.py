@@ -11,9 +11,9 @@ from fedrepro.bench.seconds import BUILD, DISTILL, PREDICT, posterior_seconds, r
 from fedrepro.core.rng import Streams
 from fedrepro.core.stack import Stack
 from fedrepro.federation.federation import Federation
-from fedrepro.methods import catalogue as methods
 from fedrepro.notebooks.book import Book
-from fedrepro.stages.teach import Aggregation
+from fedrepro.stages.posterior import posterior
+from fedrepro.stages.round import Round
 
 PAPER = papers.load("fedbe").cells("text_numbers", "paper")[0].setting
 
@@ -39,14 +39,14 @@ def test_images_over_images_per_second(tmp_path: Path) -> None:
 
 def test_what_is_timed_is_the_posterior_of_the_settings_size(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    true = methods.posterior(PAPER)
+    true = posterior(PAPER)
 
-    def watched(ends: Aggregation, federation: Federation, streams: Streams) -> Stack:
+    def watched(ends: Round, federation: Federation, streams: Streams) -> Stack:
         drawn = true(ends, federation, streams)
         seen.append((len(ends.clients), len(drawn), bool((ends.clients.params != ends.start.params).all())))
         return drawn
 
-    monkeypatch.setattr("fedrepro.bench.seconds.methods.posterior", lambda setting: watched)
+    monkeypatch.setattr("fedrepro.bench.seconds.posterior", lambda setting: watched)
     assert 0 < posterior_seconds(PAPER, tiny.federation("convnet"), repeats=2) < 60
     assert seen == [(10, 10, True)] * 3
 

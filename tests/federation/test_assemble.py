@@ -13,8 +13,9 @@ from torch import Tensor
 from fedrepro import papers
 from fedrepro.core.setting import Setting
 from fedrepro.data.partition import class_counts
-from fedrepro.federation.assemble import architecture, assemble, fingerprint, split
+from fedrepro.federation.assemble import architectures, assemble, split
 from fedrepro.federation.federation import Federation
+from fedrepro.federation.loaded import fingerprint
 from fedrepro.kernels.batches import NO_AUGMENT, batch_plan
 from fedrepro.methods import catalogue as methods
 
@@ -32,7 +33,14 @@ def paper(row: str, column: str = "ResNet-20") -> Setting:
 
 @lru_cache
 def divided(row: str, seed: int = 0) -> tuple[Parts, NDArray[np.int64]]:
-    return split(paper(row), LABELS, seed)
+    return shared(paper(row), seed)
+
+
+def shared(setting: Setting, seed: int = 0) -> tuple[Parts, NDArray[np.int64]]:
+    """Return the clients' images and the server's public ones; it sets nothing else aside."""
+    parts, server = split(setting, LABELS, seed)
+    assert [name for name, held in server.items() if len(held) and name != "public"] == []
+    return parts, server["public"]
 
 
 def counts(parts: Parts) -> NDArray[np.int64]:
@@ -72,7 +80,7 @@ class TestFedbeOnCifar10:
         assert np.median(table.max(0)) > 1600
 
     def test_a_concentration_to_infinity_is_iid(self) -> None:
-        parts, _ = split(paper("Dirichlet/FedBE").with_(partition_alpha=1e9), LABELS, 0)
+        parts, _ = shared(paper("Dirichlet/FedBE").with_(partition_alpha=1e9))
         assert np.abs(counts(parts) - 400).max() <= 1
 
     def test_centralised_has_all_images(self) -> None:
@@ -81,14 +89,14 @@ class TestFedbeOnCifar10:
         assert len(held) == 0
 
     def test_iid(self) -> None:
-        parts, held = split(paper("Step/FedBE").with_(partition="iid"), LABELS, 0)
+        parts, held = shared(paper("Step/FedBE").with_(partition="iid"))
         assert [len(part) for part in parts] == [4000] * 10
         assert_disjoint(parts, held)
         # 400 of each class, standard error below sqrt(4000 * 0.1 * 0.9) = 19.
         assert np.abs(counts(parts) - 400).max() < 5 * 19
 
     def test_the_released_codes_shards(self) -> None:
-        parts, held = split(paper("Step/FedBE").with_(partition="step_official"), LABELS, 0)
+        parts, held = shared(paper("Step/FedBE").with_(partition="step_official"))
         assert [len(part) for part in parts] == [2 * 2000 + 10 * 10] * 10
         assert not set(np.concatenate(parts)) & set(held)
         assert (counts(parts) >= 10).all()
@@ -96,11 +104,11 @@ class TestFedbeOnCifar10:
     def test_fewer_client_images(self) -> None:
         # Figure 4: 25,000 for the clients, 2 x 1,210 + 8 x 10 = 2,500 each.
         setting = paper("Step/FedBE").with_(client_images=25_000, major_images=1210, public_images=20_000)
-        parts, held = split(setting, LABELS, 0)
+        parts, held = shared(setting)
         assert [len(part) for part in parts] == [2500] * 10
         assert len(held) == 20_000
         assert_disjoint(parts, held)
-        fewer, _ = split(setting.with_(partition="iid", client_images=1000), LABELS, 0)
+        fewer, _ = shared(setting.with_(partition="iid", client_images=1000))
         assert counts(fewer).sum(0).tolist() == [100] * 10  # stratified
 
     def test_steps(self) -> None:
@@ -134,8 +142,8 @@ class TestFedbeOnCifar10:
 
     @pytest.mark.parametrize("row", ["Step/FedBE", "Dirichlet/FedBE"])
     def test_the_seed_decides(self, row: str) -> None:
-        again, held_again = split(paper(row), LABELS, 0)
-        other, held_other = split(paper(row), LABELS, 1)
+        again, held_again = shared(paper(row))
+        other, held_other = shared(paper(row), 1)
         parts, held = divided(row)
         assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
         assert np.array_equal(held, held_again)
@@ -244,7 +252,7 @@ class TestArchitecture:
     )
     def test_options_reach_the_network(self, changes: dict[str, Any], options: dict[str, Any]) -> None:
         setting = tiny.setting(**changes)
-        found = architecture(setting, 7)
+        (found,) = architectures(setting, 7)
         assert dict(found.options) == options
         assert (found.name, found.classes, found.scheme) == (setting.model, 7, setting.initialisation)
         assert found.batch_norm == (setting.model == "resnet8" and setting.norm == "batch")

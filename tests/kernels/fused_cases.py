@@ -5,6 +5,7 @@ A program of its own, since Triton reads TRITON_INTERPRET when it is imported.
 
 import json
 import os
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -17,7 +18,7 @@ from fedrepro.kernels import fused, plain
 from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
 from fedrepro.kernels.fused import plan as tiles
 from fedrepro.kernels.fused.plan import Tile
-from fedrepro.kernels.step import Proximal, Sgd
+from fedrepro.kernels.step import Loss, Proximal, Sgd, Step
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -45,7 +46,7 @@ def main() -> None:
     )  # fmt: skip
     plan.mask[0, -1] = False  # the single image left over; then member 0 has two steps, member 1 one
     rates = torch.tensor([0.1, 0.05, 0.02], dtype=torch.float64)
-    sgd = Sgd(lr=rates, momentum=0.9, weight_decay=0.01, proximal=Proximal(mu=0.3))
+    sgd = tiny.Sgd(lr=rates, momentum=0.9, weight_decay=0.01, proximal=Proximal(mu=0.3))
     collect = torch.tensor([True, True, False])
     targets = torch.rand(10, 3, generator=tiny.seeded(3), dtype=torch.float64).softmax(1)
     velocity = 0.1 * noise
@@ -56,12 +57,12 @@ def main() -> None:
     tiles.UPDATE = 65536
     tiles.WRITTEN.update({16: True, 32: False, 64: False})
     found: dict[str, object] = {}
-    options = {"precision": "float64", "collect": collect, "velocity": velocity, "loss_scale": 0.5}
+    options: dict[str, Any] = {"precision": "float64", "collect": collect, "velocity": velocity, "loss_scale": 0.5}
     options["correction"] = 0.01 * noise.flip(1)
-    one, two = (k.train(architecture, start, data, targets, plan, sgd, **options) for k in (fused, plain))
+    one, two = (tiny.train(k, architecture, start, data, targets, plan, sgd, **options) for k in (fused, plain))
     for name in ("stack", "average"):
         found[name] = between(getattr(one, name), getattr(two, name))
-    found["velocity"] = distance(one.velocity, two.velocity)
+    found["velocity"] = distance(tiny.velocity(one), tiny.velocity(two))
     found["loss"] = distance(one.loss, two.loss)
     found["moved"] = float((two.stack.params - start.params).abs().max())
     for name, call in (("predict", lambda k: k.predict), ("recalibrate", lambda k: k.recalibrate)):
@@ -78,11 +79,25 @@ def main() -> None:
     logits = fused.predict(architecture, broken, data, precision="float64", batch_size=10)
     found["nan"] = logits.isnan().any(2).any(1).tolist()
     found["nothing"] = list(fused.predict(architecture, broken, data.subset(torch.arange(0))).shape)
-    first = Sgd(lr=torch.tensor([float("inf")], dtype=torch.float64), momentum=0.0, weight_decay=0.0)
-    try:
-        fused.train(architecture, start, data, data.labels, one_step, first, precision="float64")
-    except plain.NonFiniteLossError as error:
-        found["diverged"] = error.member
+    first = tiny.Sgd(lr=torch.tensor([float("inf")], dtype=torch.float64), momentum=0.0, weight_decay=0.0)
+    done = tiny.train(fused, architecture, start, data, data.labels, one_step, first, precision="float64")
+    found["finite"] = done.finite.tolist()
+    # In two parts with what the first one carries: the same as in one.
+    rule = Sgd(momentum=0.9, weight_decay=0.01, proximal=Proximal(mu=0.3))
+    step, carried, here = Step(rule=rule, loss=Loss(scale=0.5)), None, start
+    for first_step, last_step in ((0, 1), (1, 3)):
+        part = plan.steps(first_step, last_step)
+        taken = collect[first_step:last_step]
+        done = fused.train(
+            architecture, here, data, (targets,), part, step, rates[first_step:last_step],
+            precision="float64", collect=taken, carried=carried, correction=options["correction"],
+        )  # fmt: skip
+        here, carried = done.stack, done.carried
+    whole = plain.train(
+        architecture, start, data, (targets,), plan, step, rates,
+        precision="float64", collect=collect, correction=options["correction"],
+    )  # fmt: skip
+    found["parts"] = between(done.average, whole.average) | {"loss": distance(done.loss, whole.loss)}
     print(json.dumps(found))
 
 

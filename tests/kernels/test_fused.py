@@ -14,17 +14,19 @@ import tiny
 import torch
 
 from fedrepro import models
-from fedrepro.core.stack import concatenate
-from fedrepro.kernels import kernel, plain, stacked
+from fedrepro.core.stack import Stack, concatenate
+from fedrepro.kernels import plain, stacked
 from fedrepro.kernels.batches import Augment, batch_plan
 from fedrepro.kernels.graph import graph
 from fedrepro.kernels.graph.sessions import StackMemoryError
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.registry import kernel
+from fedrepro.kernels.step import Carried
 from fedrepro.models.architecture import Architecture
 
 pytest.importorskip("triton", reason="the fused kernel needs Triton")
 
 from fedrepro.kernels import fused
+from fedrepro.kernels.fused import kept
 from fedrepro.kernels.fused.plan import ALIGN, Tile, bytes_of_an_image, network, why_not
 
 
@@ -81,7 +83,7 @@ class TestNetwork:
     )
     def test_other_networks_are_refused_with_the_reason(self, architecture: Architecture, reason: str) -> None:
         assert reason in why_not(architecture)
-        assert reason in fused.supports(architecture, torch.device("cuda"), "bfloat16")
+        assert reason in fused.takes(architecture, torch.device("cuda"), "bfloat16")
         with pytest.raises(ValueError, match=reason):
             network(architecture)
 
@@ -89,9 +91,9 @@ class TestNetwork:
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
         architecture = Architecture("resnet8", 10)
         assert why_not(architecture) == ""
-        assert fused.supports(architecture, torch.device("cpu"), "float32") == "needs a CUDA device"
-        assert "float64" in fused.supports(architecture, torch.device("cuda"), "float64")
-        assert fused.supports(architecture, torch.device("cuda"), "bfloat16") == ""
+        assert fused.takes(architecture, torch.device("cpu"), "float32") == "needs a CUDA device"
+        assert "float64" in fused.takes(architecture, torch.device("cuda"), "float64")
+        assert fused.takes(architecture, torch.device("cuda"), "bfloat16") == ""
 
 
 def test_tiles_shrink_until_all_processors_have_work() -> None:
@@ -109,13 +111,12 @@ def test_wide_values_are_not_pipelined() -> None:
 class TestImages:
     def test_images_that_do_not_halve_twice_go_to_another_kernel(self, monkeypatch: pytest.MonkeyPatch) -> None:
         even, odd = tiny.images(2, height=8, width=12), tiny.images(2, height=10, width=8)
-        assert fused.takes(even)
-        assert not fused.takes(odd)
-        assert not fused.takes(tiny.points(3))
-        sideways = replace(even, images=even.images.transpose(1, 2))
-        assert not fused.takes(sideways)
-        monkeypatch.setattr(stacked, "choose", lambda *_: stacked.Choice("fused", "as on a GPU"))
         cuda, architecture = torch.device("cuda"), Architecture("resnet8", 3)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        sideways = replace(even, images=even.images.transpose(1, 2))
+        assert fused.takes(architecture, cuda, "bfloat16", None, even) == ""
+        for other in (odd, tiny.points(3), sideways):
+            assert "multiples of 4" in fused.takes(architecture, cuda, "bfloat16", None, other)
         assert stacked._engine(architecture, cuda, "bfloat16", even) is fused
         assert stacked._engine(architecture, cuda, "bfloat16", odd) is graph
 
@@ -127,16 +128,16 @@ class TestImages:
 
 class TestMemory:
     def test_a_second_try_has_the_memory_of_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fused, "_sessions", OrderedDict({("old",): object()}))
+        monkeypatch.setattr(kept, "sessions", OrderedDict({("old",): object()}))
         tries: list[int] = []
 
         def make() -> str:
-            tries.append(len(fused._sessions))
+            tries.append(len(kept.sessions))
             if len(tries) == 1:
                 raise torch.OutOfMemoryError("full")
             return "made"
 
-        assert fused._roomy(make) == "made"
+        assert kept.make_room(make) == "made"
         assert tries == [1, 0]
 
     def test_an_image_takes_its_outputs_their_gradients_and_the_residual_stream(self) -> None:
@@ -157,28 +158,28 @@ class TestMemory:
         velocity = torch.rand(start.params.shape)
         seen: list[int] = []
 
-        def fake(net: Any, start: Any, data: Any, targets: Any, plan: Any, sgd: Any, *rest: Any) -> plain.Trained:
+        def fake(
+            net: Any, start: Any, data: Any, targets: Any, plan: Any, step: Any, rates: Any, *rest: Any
+        ) -> tuple[Stack, Carried]:
             seen.append(len(start))
             assert len(plan.index) == len(plan.mask) == len(plan.shift) == len(plan.flip) == len(start)
             assert torch.equal(plan.mask.any(2), torch.ones(len(start), 2).bool())
-            if not start.params[-1].isfinite().all():
-                raise plain.NonFiniteLossError(len(start) - 1)
-            return plain.Trained(start, start, rest[2], plan.index[:, 0, 0].float())
+            return start, replace(rest[2], total=plan.index[:, 0, 0].float())
 
         monkeypatch.setattr(fused, "_train", fake)
         monkeypatch.setattr(fused, "_width", lambda *_: 2)
-        sgd = Sgd(lr=torch.tensor([0.1, 0.1], dtype=torch.float64), momentum=0.9, weight_decay=0.0)
-        done = fused.train(architecture, start, data, data.labels, plan, sgd, velocity=velocity)
+        sgd = tiny.Sgd(lr=torch.tensor([0.1, 0.1], dtype=torch.float64), momentum=0.9, weight_decay=0.0)
+        done = tiny.train(fused, architecture, start, data, data.labels, plan, sgd, velocity=velocity)
         assert seen == [2, 2, 1]
         assert tiny.same(done.stack, start)
-        assert torch.equal(done.velocity, velocity)
+        assert torch.equal(tiny.velocity(done), velocity)
         assert torch.equal(done.loss, plan.index[:, 0, 0].float())
         start.params[3, 0] = float("nan")
-        with pytest.raises(plain.NonFiniteLossError, match="member 3"):
-            fused.train(architecture, start, data, data.labels, plan, sgd)
+        broken = tiny.train(fused, architecture, start, data, data.labels, plan, sgd)
+        assert broken.finite.tolist() == [True, True, True, False, True]
         monkeypatch.setattr(fused, "_width", lambda *_: 0)
         with pytest.raises(StackMemoryError, match="no memory to train one resnet8 on batches of 2 images"):
-            fused.train(architecture, start, data, data.labels, plan, sgd)
+            tiny.train(fused, architecture, start, data, data.labels, plan, sgd)
 
 
 def test_kernels_compile_for_an_h100_on_any_machine(tmp_path: Path) -> None:
@@ -232,7 +233,10 @@ class TestArithmetic:
         assert found["nothing"] == [2, 0, 3]
 
     def test_divergence_is_seen(self, found: dict[str, Any]) -> None:
-        assert found["diverged"] == 0
+        assert found["finite"] == [False, False]
+
+    def test_in_two_parts_it_is_the_same_training(self, found: dict[str, Any]) -> None:
+        assert max(found["parts"].values()) < 1e-9
 
 
 @pytest.mark.gpu
@@ -251,14 +255,16 @@ class TestGpu:
             augment=Augment(pad=2, flip=True),
         )
         rates = torch.full((plan.index.shape[1],), 0.01, dtype=torch.float64)
-        sgd = Sgd(lr=rates, momentum=0.9, weight_decay=1e-3)
+        sgd = tiny.Sgd(lr=rates, momentum=0.9, weight_decay=1e-3)
         exact = start.to(dtype=torch.float64)
-        truth = plain.train(architecture, exact, data, data.labels, plan, sgd, precision="float64")
+        truth = tiny.train(plain, architecture, exact, data, data.labels, plan, sgd, precision="float64")
         change = truth.stack.params - exact.params
         far: dict[str, float] = {}
         for name in ("plain", "fused"):
             for _ in range(2):  # the second call replays what the first one recorded
-                done = kernel(name).train(architecture, start, data, data.labels, plan, sgd, precision=precision)
+                done = tiny.train(
+                    kernel(name), architecture, start, data, data.labels, plan, sgd, precision=precision
+                )
                 assert torch.equal(done.stack.counters, truth.stack.counters)
                 error = done.stack.params.double() - truth.stack.params
                 far[name] = max(float(error.norm() / change.norm()), far.get(name, 0.0))

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from fedrepro.core.stack import Layout
 from fedrepro.kernels import plain
 from fedrepro.kernels.inputs import inputs
-from fedrepro.kernels.step import Proximal, Sgd
+from fedrepro.kernels.step import Proximal
 
 MU = 0.7
 
@@ -20,9 +20,10 @@ def test_two_steps_by_hand() -> None:
     # w1 = w0 - 0.1 (1 + 2 * 0) = w0 - 0.1;  w2 = w1 - 0.1 (1 + 2 * (-0.1)) = w0 - 0.18.
     data, architecture = tiny.points(8), tiny.network("mlp")
     models = start(architecture, 1)
-    sgd = Sgd(lr=torch.full((2,), 0.1), momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=2.0))
+    sgd = tiny.Sgd(lr=torch.full((2,), 0.1), momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=2.0))
     ones = torch.ones_like(models.params)
-    done = plain.train(
+    done = tiny.train(
+        plain,
         architecture, models, data, data.labels, plans((8,), epochs=1), sgd,
         precision="float64", correction=ones, loss_scale=0.0,
     )  # fmt: skip
@@ -35,9 +36,10 @@ def test_the_official_form_pulls_with_a_constant_force() -> None:
     data, architecture = tiny.points(8), tiny.network("mlp")
     models = start(architecture, 1)
     rate = torch.full((2,), 0.5, dtype=torch.float64)
-    sgd = Sgd(lr=rate, momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=MU, form="official"))
+    sgd = tiny.Sgd(lr=rate, momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=MU, form="official"))
     ones = torch.ones_like(models.params)
-    done = plain.train(
+    done = tiny.train(
+        plain,
         architecture, models, data, data.labels, plans((8,), epochs=1), sgd,
         precision="float64", correction=ones, loss_scale=0.0,
     )  # fmt: skip
@@ -53,9 +55,18 @@ def test_gradients_are_those_of_the_literal_loss(name: str, form: str) -> None:
     architecture, targets = tiny.network(name), soft(9)
     models, plan, lr = start(architecture, 1), plans((9,), epochs=2), rates(4)
     noise = torch.randn(models.params.shape, generator=tiny.seeded(1), dtype=torch.float64)
-    sgd = Sgd(lr=lr, momentum=0.9, weight_decay=0.0, proximal=Proximal(mu=MU, form=form))
-    found = plain.train(
-        architecture, models, data, targets, plan, sgd, precision="float64", correction=noise, loss_scale=0.5
+    sgd = tiny.Sgd(lr=lr, momentum=0.9, weight_decay=0.0, proximal=Proximal(mu=MU, form=form))
+    found = tiny.train(
+        plain,
+        architecture,
+        models,
+        data,
+        targets,
+        plan,
+        sgd,
+        precision="float64",
+        correction=noise,
+        loss_scale=0.5,
     )
     module = architecture.make().double().train()
     models.load(0, module)

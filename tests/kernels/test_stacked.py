@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrepro.core.stack import Layout
 from fedrepro.data.data import Data
-from fedrepro.kernels import KERNELS, kernel, plain, stacked
-from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
+from fedrepro.kernels import plain, stacked
+from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan, share_out
 from fedrepro.kernels.graph import graph, lanes, sessions
 from fedrepro.kernels.graph.places import Places
-from fedrepro.kernels.plain import NonFiniteLossError, Trained
-from fedrepro.kernels.step import FREE, Proximal, Sgd
-from fedrepro.models.architecture import Architecture
+from fedrepro.kernels.registry import KERNELS, kernel
+from fedrepro.kernels.step import FREE, Adam, Loss, Proximal, Sgd, Step, Term, Trained
+from fedrepro.models.architecture import Architecture, draws
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -50,7 +50,7 @@ def agree(found: Trained, expected: Trained, tolerance: float = 1e-9) -> None:
         close(one.buffers, other.buffers, tolerance)
         assert torch.equal(one.counters, other.counters)
         assert one.counters.dtype == torch.int64
-    close(found.velocity, expected.velocity, tolerance)
+    close(tiny.velocity(found), tiny.velocity(expected), tolerance)
     close(found.loss, expected.loss, tolerance)
     assert found.stack.params.data_ptr() != found.average.params.data_ptr()
 
@@ -80,7 +80,7 @@ def both(
         augment=Augment(pad=pad, flip=flip),
     )
     steps = plan.index.shape[1]
-    sgd = Sgd(lr=rates(steps), momentum=momentum, weight_decay=decay, proximal=proximal)
+    sgd = tiny.Sgd(lr=rates(steps), momentum=momentum, weight_decay=decay, proximal=proximal)
     truth = data.labels if targets == "labels" else soft(len(data)).roll(seed, 0)
     chunk: dict[str, Any] = {"chunk": options.pop("chunk")} if "chunk" in options else {}
     if options.pop("collect", False):
@@ -90,8 +90,8 @@ def both(
     if options.pop("corrected", False):
         options["correction"] = torch.randn(models.params.shape, generator=tiny.seeded(4), dtype=torch.float64)
     options["precision"] = "float64"
-    expected = plain.train(architecture, models, data, truth, plan, sgd, **options)
-    found = other.train(architecture, models, data, truth, plan, sgd, **options, **chunk)
+    expected = tiny.train(plain, architecture, models, data, truth, plan, sgd, **options)
+    found = tiny.train(other, architecture, models, data, truth, plan, sgd, **options, **chunk)
     agree(found, expected)
     return found
 
@@ -112,7 +112,7 @@ class TestTrain:
     @pytest.mark.parametrize("targets", ["labels", "probabilities"])
     def test_momentum_decay_and_targets(self, momentum: float, decay: float, moving: bool, targets: str) -> None:
         found = both(tiny.network("mlp"), momentum=momentum, decay=decay, moving=moving, targets=targets)
-        assert bool(found.velocity.any()) == bool(momentum)
+        assert bool(tiny.velocity(found).any()) == bool(momentum)
 
     @pytest.mark.parametrize(("pad", "flip"), [(2, True), (1, False), (0, True)])
     def test_augmentation(self, pad: int, flip: bool) -> None:
@@ -142,10 +142,11 @@ class TestTrain:
             wide = torch.cat([nothing, t[:, :1], nothing, t[:, 1:]], 1)
             return torch.cat([wide, torch.zeros_like(wide)])
 
-        spread, sgd = tiny.replanned(plan, spread_out), Sgd(lr=rates(4), momentum=0.9, weight_decay=0.01)
+        spread, sgd = tiny.replanned(plan, spread_out), tiny.Sgd(lr=rates(4), momentum=0.9, weight_decay=0.01)
         velocity, flags = torch.ones_like(models.params), torch.tensor([True, False, True, True])
         found, expected = (
-            k.train(
+            tiny.train(
+                k,
                 architecture,
                 models,
                 data,
@@ -167,8 +168,8 @@ class TestTrain:
         models, plan, targets = start(architecture, 1), plans((9,), pad=1), soft(9)
         velocity = torch.ones_like(models.params)
         kept = tiny.copied(models), data.images.clone(), targets.clone(), plan.index.clone()
-        sgd = Sgd(lr=rates(4), momentum=0.9, weight_decay=0.1)
-        graph.train(architecture, models, data, targets, plan, sgd, precision="float64", velocity=velocity)
+        sgd = tiny.Sgd(lr=rates(4), momentum=0.9, weight_decay=0.1)
+        tiny.train(graph, architecture, models, data, targets, plan, sgd, precision="float64", velocity=velocity)
         graph.predict(architecture, models, data, precision="float64")
         graph.recalibrate(architecture, models, data, precision="float64")
         assert tiny.same(models, kept[0])
@@ -180,9 +181,9 @@ class TestTrain:
     def test_bfloat16_is_that_of_plain(self) -> None:
         data, architecture = tiny.images(8), tiny.network("resnet8")
         models, plan = start(architecture, 2, torch.float32), plans((4, 4), epochs=1)
-        sgd = Sgd(lr=rates(1), momentum=0.9, weight_decay=0.01)
+        sgd = tiny.Sgd(lr=rates(1), momentum=0.9, weight_decay=0.01)
         found, expected = (
-            k.train(architecture, models, data, data.labels, plan, sgd, precision="bfloat16")
+            tiny.train(k, architecture, models, data, data.labels, plan, sgd, precision="bfloat16")
             for k in (graph, plain)
         )
         assert found.stack.params.dtype == torch.float32
@@ -192,14 +193,14 @@ class TestTrain:
         data, architecture = tiny.points(12), tiny.network("mlp")
         broken = data.images.clone()
         broken[4:8] = float("inf")
-        run = (data.labels, plans((4, 4, 4)), Sgd(lr=rates(2), momentum=0.9, weight_decay=0.0))
+        run = (data.labels, plans((4, 4, 4)), tiny.Sgd(lr=rates(2), momentum=0.9, weight_decay=0.0))
         models = start(architecture, 3)
-        with pytest.raises(NonFiniteLossError, match="the loss of member 1 is not finite") as caught:
-            graph.train(architecture, models, replace(data, images=broken), *run, precision="float64", chunk=1)
-        assert caught.value.member == 1
+        bad = replace(data, images=broken)
+        found = tiny.train(graph, architecture, models, bad, *run, precision="float64", chunk=1)
+        assert found.finite.tolist() == [True, False, True]
         # The lane that held it, and then the member after it, is as good as new.
-        found = graph.train(architecture, models, data, *run, precision="float64", chunk=1)
-        agree(found, plain.train(architecture, models, data, *run, precision="float64"))
+        found = tiny.train(graph, architecture, models, data, *run, precision="float64", chunk=1)
+        agree(found, tiny.train(plain, architecture, models, data, *run, precision="float64"))
 
 
 class TestSessions:
@@ -223,11 +224,11 @@ class TestSessions:
 
     def test_later_calls_use_the_session_with_their_own_data(self) -> None:
         architecture, plan = tiny.network("resnet8"), plans((4, 9), epochs=4)
-        sgd, made = Sgd(lr=rates(8) / 10, momentum=0.9, weight_decay=0.01), []
+        sgd, made = tiny.Sgd(lr=rates(8) / 10, momentum=0.9, weight_decay=0.01), []
         for seed in (0, 1):
             data, models = tiny.images(13, seed=seed, offset=seed), start(architecture, 2)
             found, expected = (
-                k.train(architecture, models, data, data.labels, plan, sgd, precision="float64")
+                tiny.train(k, architecture, models, data, data.labels, plan, sgd, precision="float64")
                 for k in (graph, plain)
             )
             agree(found, expected)
@@ -361,8 +362,8 @@ class TestSessions:
         assert len(sessions._kept) == 1
 
     def test_longest_training_is_shared_out_first(self) -> None:
-        assert sessions.share_out([1, 5, 2, 3], 2) == [[1, 0], [3, 2]]
-        assert sessions.share_out([], 0) == []
+        assert share_out([1, 5, 2, 3], 2) == [[1, 0], [3, 2]]
+        assert share_out([], 0) == []
 
 
 MASKS = (torch.bool, torch.uint8)
@@ -411,7 +412,7 @@ class TestRecording:
 
                 lane.clock.zero_()
                 self.list = make_fx(step)(torch.ones(1))
-                for tensor in (lane.weights, lane.buffers, lane.velocity):
+                for tensor in (lane.weights, lane.buffers, lane.slots):
                     tensor.fill_(float("nan"))
 
             def replay(self) -> None:
@@ -487,25 +488,30 @@ class TestSupports:
     def test_all_networks_of_the_kit(self) -> None:
         for name in ("mlp", "resnet8", "group", "convnet"):
             for device in (CPU, CUDA):
-                assert graph.supports(tiny.network(name), device, "bfloat16") == ""
+                assert graph.takes(tiny.network(name), device, "bfloat16") == ""
 
     @pytest.mark.parametrize(
         ("layer", "reason"),
         [
-            (nn.Dropout(), "Dropout draws random numbers"),
-            (nn.BatchNorm2d(3, momentum=None), "BatchNorm2d with momentum None"),
+            (nn.Dropout(), "mlp draws random numbers"),
+            (nn.BatchNorm2d(2, momentum=None), "BatchNorm2d with momentum None"),
         ],
     )
     def test_what_it_refuses(self, layer: nn.Module, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
         architecture = Architecture("mlp", 7)
-        monkeypatch.setattr(Architecture, "make", lambda self: nn.Sequential(layer))
-        graph.supports.cache_clear()
-        assert reason in graph.supports(architecture, CUDA, "float32")
-        graph.supports.cache_clear()
+        body = nn.Sequential(nn.Unflatten(1, (1, 1, 2)), layer, nn.Flatten(), nn.Linear(2, 7))
+        if isinstance(layer, nn.BatchNorm2d):
+            body[0] = nn.Unflatten(1, (2, 1, 1))
+        monkeypatch.setattr(Architecture, "make", lambda self: body)
+        draws.cache_clear()
+        graph._layers.cache_clear()
+        assert reason in graph.takes(architecture, CUDA, "float32")
+        draws.cache_clear()
+        graph._layers.cache_clear()
 
     def test_precision_and_device(self) -> None:
-        assert "precision must be one of" in graph.supports(tiny.network("mlp"), CPU, "float16")
-        assert "not on meta" in graph.supports(tiny.network("mlp"), torch.device("meta"), "float32")
+        assert "precision must be one of" in graph.takes(tiny.network("mlp"), CPU, "float16")
+        assert "not on meta" in graph.takes(tiny.network("mlp"), torch.device("meta"), "float32")
         data, architecture = tiny.points(4), tiny.network("mlp")
         with pytest.raises(ValueError, match=r"precision must be one of .*, got 'float16'"):
             graph.predict(architecture, start(architecture, 1), data, precision="float16")
@@ -515,7 +521,7 @@ class TestStacked:
     architecture = tiny.network("resnet8")
 
     def fused(self, monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
-        module = None if reason is None else SimpleNamespace(supports=lambda *_: reason)
+        module = None if reason is None else SimpleNamespace(takes=lambda *_: reason)
         monkeypatch.setattr(stacked, "fused", lambda: module)
 
     @pytest.mark.parametrize(
@@ -535,7 +541,7 @@ class TestStacked:
 
     def test_what_no_kernel_takes_goes_to_plain_and_is_said_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fused(monkeypatch, None)
-        monkeypatch.setattr(graph, "supports", lambda *_: "Dropout draws random numbers at every step")
+        monkeypatch.setattr(graph, "takes", lambda *_: "Dropout draws random numbers at every step")
         stacked._say.cache_clear()
         with pytest.warns(RuntimeWarning, match="resnet8 trains slowly: .*not graph: Dropout"):
             assert stacked._engine(self.architecture, CUDA, "float32", tiny.images(4)) is plain
@@ -555,23 +561,36 @@ class TestStacked:
             assert choice.why.startswith(why)
             assert "memory" in choice.why
 
-    def test_a_proximal_term_that_is_not_fused_goes_to_the_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("step", "engine"),
+        [
+            (Step(rule=Sgd(proximal=Proximal(mu=0.1))), "fused"),
+            (Step(rule=Sgd(proximal=Proximal(mu=0.1, form="official"))), "graph"),
+            (Step(rule=Sgd(clip=1.0)), "graph"),
+            (Step(rule=Adam()), "graph"),
+            (Step(rule=Sgd(), loss=Loss(terms=(Term(), Term()))), "graph"),
+        ],
+    )
+    def test_what_is_not_fused_goes_to_the_graph(
+        self, step: Step, engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fused = pytest.importorskip("fedrepro.kernels.fused", reason="needs Triton")
-        monkeypatch.setattr(stacked, "choose", lambda *_: stacked.Choice("fused", "as on a GPU"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         data = tiny.images(4)
-        for form, engine in (("squared", fused), ("official", graph)):
-            sgd = Sgd(lr=rates(1), momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=0.1, form=form))
-            assert stacked._engine(self.architecture, CUDA, "bfloat16", data, sgd) is engine
-        models = start(self.architecture, 2)
-        with pytest.raises(ValueError, match="only the squared proximal term is fused"):
-            fused.train(self.architecture, models, data, data.labels, plans((4,), epochs=1), sgd)
+        choice = stacked.choose(self.architecture, CUDA, "bfloat16", step, data)
+        assert choice.engine == engine
+        if engine == "graph":
+            assert "not fused: it does not know" in choice.why or "2 terms" in choice.why
+            models, plan = start(self.architecture, 1), plans((4,), epochs=1)
+            with pytest.raises(ValueError, match=r"it does not know|2 terms"):
+                fused.train(self.architecture, models, data, [data.labels] * 2, plan, step, rates(1))
 
     def test_on_one_core_it_is_plain_to_the_bit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
         data, models = tiny.images(9), start(self.architecture, 2)
-        plan, sgd = plans((4, 5)), Sgd(lr=rates(2), momentum=0.9, weight_decay=0.1)
+        plan, sgd = plans((4, 5)), tiny.Sgd(lr=rates(2), momentum=0.9, weight_decay=0.1)
         one, other = (
-            k.train(self.architecture, models, data, data.labels, plan, sgd, precision="float64")
+            tiny.train(k, self.architecture, models, data, data.labels, plan, sgd, precision="float64")
             for k in (stacked, plain)
         )
         assert tiny.same(one.stack, other.stack)
@@ -588,7 +607,7 @@ class TestStacked:
     def test_kernels_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in KERNELS:
             module: ModuleType = kernel(name)
-            assert all(hasattr(module, f) for f in ("train", "predict", "recalibrate"))
+            assert all(hasattr(module, f) for f in ("train", "predict", "recalibrate", "takes"))
         with pytest.raises(ValueError, match="'threads', 'graph', 'stacked', 'fused'"):
             kernel("graf")
         for name in ("fedrepro.kernels.fused", "triton"):
@@ -613,13 +632,14 @@ class TestGpu:
     ) -> Trained:
         dtype = torch.float64 if precision == "float64" else torch.float32
         models, steps = start(self.architecture, len(plan.index), dtype).to("cuda"), plan.index.shape[1]
-        return module.train(
+        return tiny.train(
+            module,
             self.architecture,
             models,
             data,
             data.labels if targets is None else targets.to("cuda"),
             plan,
-            Sgd(lr=rates(steps) / 10, momentum=0.9, weight_decay=0.01),
+            tiny.Sgd(lr=rates(steps) / 10, momentum=0.9, weight_decay=0.01),
             precision=precision,
             collect=torch.arange(steps) % 4 == 1,
         )
@@ -651,9 +671,9 @@ class TestGpu:
         architecture = tiny.network(name)
         data = images_for(architecture, 12).to("cuda")
         plan, models = plans((8, 4), epochs=7, pad=0 if name == "mlp" else 1), start(architecture, 2).to("cuda")
-        sgd = Sgd(lr=rates(14) / 10, momentum=0.9, weight_decay=0.01)
+        sgd = tiny.Sgd(lr=rates(14) / 10, momentum=0.9, weight_decay=0.01)
         found, expected = (
-            k.train(architecture, models, data, data.labels, plan, sgd, precision="float64")
+            tiny.train(k, architecture, models, data, data.labels, plan, sgd, precision="float64")
             for k in (graph, plain)
         )
         agree(found, expected)
@@ -682,8 +702,10 @@ class TestGpu:
         data, plan = tiny.images(36).to("cuda"), plans((8, 4, 12, 7, 5), epochs=7)
         expected = self.go(plain, data, plan, "float64")
         models, steps = start(self.architecture, 5).to("cuda"), plan.index.shape[1]
-        sgd = Sgd(lr=rates(steps) / 10, momentum=0.9, weight_decay=0.01)
-        found = graph.train(self.architecture, models, data, data.labels, plan, sgd, precision="float64", chunk=2)
+        sgd = tiny.Sgd(lr=rates(steps) / 10, momentum=0.9, weight_decay=0.01)
+        found = tiny.train(
+            graph, self.architecture, models, data, data.labels, plan, sgd, precision="float64", chunk=2
+        )
         close(found.stack.params, expected.stack.params, 1e-9)
         close(found.stack.buffers, expected.stack.buffers, 1e-9)
 

@@ -1,6 +1,5 @@
 """One suite that every method must pass, and what sets each of them apart."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,22 +13,23 @@ from torch import Tensor
 
 from fedrepro import papers
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Setting
+from fedrepro.core.setting import OPTIONS, Setting
 from fedrepro.core.stack import Stack, mix
-from fedrepro.core.state import State
+from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment
+from fedrepro.kernels.step import Carried
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import Method, Stages, compose
 from fedrepro.stages.combine import MeanOfProbabilities
 from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.stages.plan import Sample
-from fedrepro.stages.posterior import Dirichlet, Gaussian, GaussianOfficial
+from fedrepro.stages.posterior import Dirichlet, Gaussian, GaussianOfficial, posterior
 from fedrepro.stages.rates import Constant, Cyclical
-from fedrepro.stages.round import Trace
+from fedrepro.stages.round import Round
 from fedrepro.stages.server import Replace
 from fedrepro.stages.teach import Clients, Nobody, Union
-from fedrepro.stages.train import LocalSgd, local_batches
+from fedrepro.stages.train import LocalSgd, local_batches, local_sgd
 from fedrepro.stages.weigh import BySize
 
 FEDERATED = [name for name in methods.METHODS if name != "centralized"]
@@ -47,7 +47,25 @@ def world(name: str, network: str, **options: Any) -> Federation:
     return tiny.federation(network, **{"sizes": sizes, "precision": "float32"} | options)
 
 
-Play = list[tuple[State, Trace]]
+Play = list[tuple[State, Round]]
+
+
+def cloned(memory: Memory) -> Memory:
+    return {name: tiny.copied(held) if isinstance(held, Stack) else held.clone() for name, held in memory.items()}
+
+
+def equal(one: Memory, other: Memory) -> bool:
+    """Return whether two memories are the same to the bit."""
+    if one.keys() != other.keys():
+        return False
+    for name, held in one.items():
+        twin = other[name]
+        if isinstance(held, Stack) or isinstance(twin, Stack):
+            if not (isinstance(held, Stack) and isinstance(twin, Stack) and tiny.same(held, twin)):
+                return False
+        elif not torch.equal(held, twin):
+            return False
+    return True
 
 
 @lru_cache
@@ -59,10 +77,10 @@ def played(name: str, network: str) -> Play:
     images = here.data.images.clone(), here.public.images.clone(), here.test.images.clone()
     rounds = []
     for r in range(2):
-        models, memory = tiny.copied(state.models), {n: t.clone() for n, t in state.memory.items()}
+        models, memory = tiny.copied(state.models), cloned(state.memory)
         after, trace = method.round(state, here, Streams(SEED, r))
         assert tiny.same(state.models, models)
-        assert all(torch.equal(state.memory[n], memory[n]) for n in memory)
+        assert equal(state.memory, memory)
         assert torch.equal(here.data.images, images[0])
         assert torch.equal(here.public.images, images[1])
         assert torch.equal(here.test.images, images[2])
@@ -127,12 +145,11 @@ class TestEveryMethod:
         assert tiny.same(trace.clients, first_trace.clients)
         assert torch.equal(trace.targets, first_trace.targets)
         # Round 1 needs nothing but the state, its seed and its number.
-        saved = State(1, tiny.copied(first.models), {n: t.clone() for n, t in first.memory.items()})
+        saved = State(1, tiny.copied(first.models), cloned(first.memory))
         resumed, _ = methods.build(setting(name)).round(saved, world(name, network), Streams(SEED, 1))
         second, _ = played(name, network)[1]
         assert tiny.same(resumed.models, second.models)
-        assert resumed.memory.keys() == second.memory.keys()
-        assert all(torch.equal(resumed.memory[n], second.memory[n]) for n in second.memory)
+        assert equal(resumed.memory, second.memory)
 
     def test_it_shows_its_stages(self, name: str, network: str) -> None:
         method = methods.build(setting(name))
@@ -187,11 +204,12 @@ class TestAllMethodsSeeTheSame:
                 assert tiny.same(trace.average, first.average)
 
     def test_the_participants_of_later_rounds(self) -> None:
-        drawn = set()
+        drawn, many = set(), tiny.federation("mlp", sizes=(1,) * 100)
         for name in FEDERATED:
             plan = dict(methods.build(setting(name, participation=0.1)).stages)["plan"]
             assert isinstance(plan, Sample)
-            drawn.add(tuple(plan(100, Streams(SEED, r)).clients for r in range(20)))
+            begun = tiny.round_of(many, State(0, many.start(SEED)))
+            drawn.add(tuple(plan(begun, many, Streams(SEED, r)).clients for r in range(20)))
         assert len(drawn) == 1
 
     @pytest.mark.parametrize("posterior", ["gaussian", "dirichlet", "gaussian_official"])
@@ -233,7 +251,7 @@ class TestTeachers:
             members = trace.teacher.members
             assert tiny.same(members.take([0]), trace.average)
             assert tiny.same(members.take([1, 2, 3]), trace.clients)
-            samples = Gaussian(samples=2)(trace.aggregation, here, Streams(SEED, number))
+            samples = Gaussian(samples=2)(trace, here, Streams(SEED, number))
             assert tiny.same(members.take([4, 5]), samples)
             # Noise on the weights, none on the statistics.
             assert not torch.equal(samples.params[0], trace.average.params[0])
@@ -266,7 +284,7 @@ class TestTeachers:
         torch.testing.assert_close(trace.targets, squared / squared.sum(1, keepdim=True))
 
     @pytest.mark.parametrize(
-        ("posterior", "kind"),
+        ("name", "kind"),
         [
             ("gaussian", Gaussian),
             ("dirichlet", Dirichlet),
@@ -274,8 +292,8 @@ class TestTeachers:
             ("dirichlet_official", Dirichlet),
         ],
     )
-    def test_posteriors_by_name(self, posterior: str, kind: type) -> None:
-        made = methods.posterior(setting("fedbe", posterior=posterior, samples=7, dirichlet_alpha=0.1))
+    def test_posteriors_by_name(self, name: str, kind: type) -> None:
+        made = posterior(setting("fedbe", posterior=name, samples=7, dirichlet_alpha=0.1))
         assert isinstance(made, kind)
         assert made.samples == 7  # type: ignore[attr-defined]
 
@@ -377,16 +395,25 @@ class TestLimits:
 class TestCentralized:
     def test_two_rounds_are_one_training_of_two_epochs(self) -> None:
         here = world("centralized", "resnet8")
-        stage = methods.local_sgd(setting("centralized"))
-        state, velocity = here.start(SEED), None
+        stage = local_sgd(setting("centralized"))
+        state, held = here.start(SEED), None
         for r in range(2):
-            who = played("centralized", "resnet8")[r][1].who
-            plan = local_batches(here, who, Streams(SEED, r), batch_size=4, augment=stage.augment)
-            trained = stage.steps(state, who, here, Streams(SEED, r), plan, velocity=velocity)
-            state, velocity = trained.stack, trained.velocity
-            assert tiny.same(played("centralized", "resnet8")[r][0].models, state)
-            assert torch.equal(played("centralized", "resnet8")[r][0].memory["velocity"], velocity)
-        forgotten = stage.steps(played("centralized", "resnet8")[0][0].models, who, here, Streams(SEED, 1), plan)
+            after, account = played("centralized", "resnet8")[r]
+            plan = local_batches(here, account.who, Streams(SEED, r), batch_size=4, augment=stage.augment)
+            begun = tiny.round_of(here, State(r, state), start=state, who=account.who)
+            carried = None
+            if held is not None:
+                carried = Carried.living_on(
+                    state, stage.step.rule, held[:, None], torch.ones(1, dtype=torch.int64)
+                )
+            trained = stage.run(begun, here, Streams(SEED, r), plan, carried)
+            state, held = trained.stack, trained.carried.slots[:, 0]
+            assert tiny.same(after.models, state)
+            assert equal(after.memory, {"velocity": held})
+        loss = float(trained.carried.total) / 5  # five batches; the step that was only said to be done has no loss
+        assert account.train_loss == pytest.approx(loss, rel=1e-6)
+        first = played("centralized", "resnet8")[0][0].models
+        forgotten = stage.run(replace(begun, start=first), here, Streams(SEED, 1), plan)
         assert not torch.equal(forgotten.stack.params, state.params)
 
     def test_every_image_is_used_in_every_epoch(self) -> None:
@@ -469,8 +496,7 @@ class TestPaperScale:
         assert methods.build(once).answer == "ensemble"
 
     def test_the_same_clients_for_all_methods(self) -> None:
-        fields = [f.name for f in dataclasses.fields(Setting)]
-        shared = [name for name in fields if name not in ("method", "rounds", "local_epochs")]
+        shared = [name for name in OPTIONS if name not in ("method", "rounds", "local_epochs")]
         for partition in ("Step", "Dirichlet"):
             rows = [s for (row, column), s in cells().items() if row.startswith(partition) and column == "ConvNet"]
             assert len(rows) == 5
@@ -515,7 +541,7 @@ class TestComposition:
     def parts(self) -> dict[str, Any]:
         return {
             "plan": Sample(participation=1.0, local_epochs=1),
-            "train": methods.local_sgd(tiny.setting()),
+            "train": local_sgd(tiny.setting()),
             "weigh": BySize(),
             "server": Replace(),
             "teach": Nobody(),
@@ -572,7 +598,7 @@ class TestGpu:
         data, public, test = (d.to("cuda") for d in (here.data, here.public, here.test))
         return replace(here, data=data, public=public, test=test)
 
-    def once(self, here: Federation) -> tuple[State, Trace]:
+    def once(self, here: Federation) -> tuple[State, Round]:
         method = methods.build(setting("fedbe"))
         return method.round(method.init(here, SEED), here, Streams(SEED, 0))
 

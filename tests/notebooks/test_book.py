@@ -1,9 +1,14 @@
 """What notebooks work with, beyond what running the notebooks shows."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from fedrepro.notebooks.book import Book
+from fedrepro.papers import Reading
+from fedrepro.runs.play import Outcome, Run
 
 NAN = float("nan")
 
@@ -60,3 +65,27 @@ def test_differences_are_seed_by_seed_at_the_largest_scale(monkeypatch: pytest.M
     assert found.values.tolist() == [["SWA", 0, 2.0], ["SWA", 1, -1.0]]
     with pytest.raises(ValueError, match="nothing of fedbe/paper_vs_code in 'ResNet-20' has been run beside"):
         book.differences({"SWA": "base"}, "ResNet-20")
+
+
+def test_cells_that_share_a_run_play_it_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Run] = []
+    record = {"rows": [{"accuracy": 40.0}, {"accuracy": 60.0}], "answer": "student"}
+
+    def play(runs: list[Run], store: object, **_: object) -> list[Outcome]:
+        asked.extend(runs)
+        return [Outcome(run.setting.key, "done", dict(record)) for run in runs]
+
+    monkeypatch.setenv("FEDREPRO_RUNS", str(tmp_path))
+    monkeypatch.setattr("fedrepro.notebooks.book.play_all", play)
+    monkeypatch.setattr("fedrepro.notebooks.book.record.write", lambda *_: [])
+    monkeypatch.setattr(Book, "results", property(lambda book: [cell.row for cell, _, _ in book._found()]))
+    book = Book("fedbe/table2_targets", scale="smoke", seeds=2, device="cpu")
+    one, other, *_ = book.cells
+    aims = [("one", one, 50.0), ("all", one, 60.0), ("other", other, 70.0)]
+    book.cells = [replace(cell, row=row, reading=Reading(at="first", target=target)) for row, cell, target in aims]
+    assert book.run(progress=False) == ["one", "all", "other"] * 2
+    assert [(run.setting, run.seed, run.until) for run in asked] == [
+        (setting, seed, ("answer", target))
+        for seed in (0, 1)
+        for setting, target in ((one.setting, 60.0), (other.setting, 70.0))
+    ]

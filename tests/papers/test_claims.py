@@ -237,7 +237,10 @@ class TestParsing:
         with pytest.raises(ValueError, match="claim a: an id must be given once"):
             parse_claims(table + table)
 
-    @pytest.mark.parametrize("text", ['title = "x"', '[claim]\nid = "a"', ""])
+    def test_a_file_without_claims_yet(self) -> None:
+        assert parse_claims("# none yet\n") == ()
+
+    @pytest.mark.parametrize("text", ['title = "x"', '[claim]\nid = "a"'])
     def test_file_of_another_shape(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"must be \[\[claim\]\] tables"):
             parse_claims(text)

@@ -1,276 +1,195 @@
-"""Papers as data: every value has a source, every cell of a table a setting, every misspelling an answer."""
+"""Every paper's data: each value has a source, each rule and cell is about things that exist, each printed number
+has its cell."""
 
 import math
-import re
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pytest
 
 from fedrepro import papers
-from fedrepro.core.setting import OPTIONS, Setting
+from fedrepro.core.rng import Streams
+from fedrepro.core.setting import Setting
 from fedrepro.data.data import DATASETS
-from fedrepro.federation.assemble import architecture, assemble, split
+from fedrepro.federation.assemble import PARTITIONS, architectures, assemble, split
+from fedrepro.federation.public import SOURCES
 from fedrepro.methods import catalogue as methods
-from fedrepro.papers import SCALES, Cell
+from fedrepro.methods.measures import measured
+from fedrepro.papers import SCALES, Cell, Item
+from fedrepro.papers.claims import needed_cells, parse_claims
+from fedrepro.papers.metrics import METRICS
+from fedrepro.papers.paper import KINDS, Rule, any_of
+from fedrepro.papers.reading import ANSWER, RECORDED
+from fedrepro.report import verdict
 
-FEDBE = papers.load("fedbe")
-NETWORKS = ["ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"]
-METHODS = ["FedAvg", "FedBE", "v-Distillation", "FedBE w/o SWA", "1-Ensemble"]
 FIELDS = Setting.types()
+PAPERS = papers.names()
+ITEMS = [item for paper in PAPERS for item in papers.find(paper)]
+PLACES = [(item, scale) for item in ITEMS for scale in SCALES]
+IDS = [f"{item.key}-{scale}" for item, scale in PLACES]
+# Fields that label nothing but themselves: a rule that sets no other needs no source.
+NAMES = {"model", "partition", "method"}
 
 
-def cells(item: str, scale: str, *only: str) -> list[Cell]:
-    return FEDBE.cells(item, scale, only=only)
+def cells(item: Item, scale: str) -> list[Cell]:
+    return papers.load(item.paper).cells(item.name, scale)
 
 
 def names(found: list[Cell]) -> list[tuple[str, str]]:
     return [(cell.row, cell.column) for cell in found]
 
 
-def setting(row: str, column: str, scale: str = "paper", item: str = "table1_methods") -> Setting:
-    (found,) = (cell for cell in cells(item, scale) if (cell.row, cell.column) == (row, column))
-    return found.setting
+def rules(paper: str) -> Iterator[tuple[list[Item], Rule]]:
+    """Yield each rule with the items that it may be about."""
+    found = papers.load(paper)
+    yield from ((list(found.items.values()), rule) for rule in found.rules)
+    yield from (([item], rule) for item in found.items.values() for rule in item.rules)
 
 
-def every_cell() -> Iterator[tuple[str, Cell]]:
-    for item in FEDBE.items:
-        for scale in SCALES:
-            for cell in cells(item, scale):
-                yield scale, cell
+# -- settings, labels and rules ---------------------------------------------------------------------------------
 
 
-def rules() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from (("", rule) for rule in FEDBE.rules)
-    for name, item in FEDBE.items.items():
-        yield from ((name, rule) for rule in item.rules)
-
-
-# -- settings -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("paper", papers.names())
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_value_is_stated_or_assumed_and_is_a_setting(paper: str) -> None:
     table = papers.load(paper).settings
-    # Options of other papers' stages may be left out.
-    assert set(FIELDS) - set(OPTIONS) <= set(table["name"]) <= set(FIELDS)
-    assert set(table["kind"]) == {"stated", "assumed"}
+    assert set(table["name"]) <= set(FIELDS)
+    assert set(table["kind"]) <= set(KINDS)
     assert all(isinstance(source, str) and len(source) >= 3 for source in table["source"])
     Setting.of(dict(zip(table["name"], table["value"])))
 
 
-def test_every_rule_sets_settings_and_is_about_labels_that_exist() -> None:
-    for name, rule in rules():
-        assert set(rule) <= {"when", "set", "stated", "assumed"}, rule
-        assert rule["set"], rule
-        assert set(rule["set"]) <= set(FIELDS), rule
-        items = [FEDBE.items[name]] if name else list(FEDBE.items.values())
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_rule_sets_settings_and_is_about_labels_that_exist(paper: str) -> None:
+    for items, rule in rules(paper):
+        assert set(rule) <= {"when", "set", "read", *KINDS}, rule
+        assert rule.get("set") or rule.get("read"), rule
+        assert set(rule.get("set", {})) <= set(FIELDS), rule
         labels = {"scale": set(SCALES)}
         for axis, values in ((a, v) for item in items for a, v in item.labels.items()):
             labels.setdefault(axis, set()).update(values)
         for axis, wanted in rule.get("when", {}).items():
-            assert set([wanted] if isinstance(wanted, str) else wanted) <= labels[axis], rule
+            assert set(any_of(wanted)) <= labels[axis], rule
 
 
-def test_every_cell_can_be_built_at_every_scale() -> None:
-    for _, cell in every_cell():
-        methods.build(cell.setting)
-        architecture(cell.setting, 10)
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_rule_that_departs_from_the_table_says_why(paper: str) -> None:
+    for _, rule in rules(paper):
+        if set(rule.get("set", {})) - NAMES and "scale" not in rule.get("when", {}):
+            assert len([kind for kind in KINDS if len(rule.get(kind, "")) >= 3]) == 1, rule
 
 
-def test_table_1_is_played_as_the_paper_says() -> None:
-    paper = setting("Step/FedBE", "ResNet-20")
-    wanted = {
-        **{"data": "cifar10", "test_images": 0, "model": "resnet20", "clients": 10, "public_images": 10_000},
-        **{"partition": "step", "major_classes": 2, "major_images": 1960, "minor_images": 10, "rounds": 40},
-        **{"participation": 1.0, "local_epochs": 20, "client_batch": 40, "client_lr": 0.01, "samples": 10},
-        **{"client_momentum": 0.9, "lr_schedule": "paper", "augment_pad": 2, "augment_flip": True},
-        **{"method": "fedbe", "posterior": "gaussian", "sharpen": 2.0, "distill_epochs": 20},
-        **{"distill_batch": 128, "distill_lr": 1e-3, "swa_lr_low": 4e-4, "swa_start": 250, "swa_cycle": 25},
-    }
-    assert {name: paper.asdict()[name] for name in wanted} == wanted
-    dirichlet = setting("Dirichlet/FedBE", "ResNet-20")
-    assert dirichlet == paper.with_(partition="dirichlet")
-    assert dirichlet.partition_alpha == 0.1
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_preset_sets_settings(paper: str) -> None:
+    for preset in papers.load(paper).presets.values():
+        assert set(preset.values) <= set(FIELDS), preset
+        assert all((preset.values, preset.paper, preset.code)), preset
 
 
-# -- presets: the released code's way -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", FEDBE.presets)
-def test_every_preset_changes_what_it_names_and_can_be_built(name: str) -> None:
-    fedbe = setting("Step/FedBE", "ResNet-20")
-    changed = fedbe.with_(**FEDBE.preset(name))
-    assert {key for key, value in changed.asdict().items() if value != fedbe.asdict()[key]} == set(
-        FEDBE.preset(name)
-    )
-    methods.build(changed)
-
-
-def test_the_released_code_is_its_five_differences() -> None:
-    five = ("official-schedule", "official-swa", "official-augmentation", "official-gaussian", "official-loss")
-    together: dict[str, Any] = {}
-    for name in five:
-        together |= FEDBE.preset(name)
-    assert FEDBE.preset("official-code") == together
-    assert len(together) == 7
-
-
-def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"unknown preset 'oficial-swa' of fedbe \(did you mean 'official-swa'"):
-        FEDBE.preset("oficial-swa")
-
-
-@pytest.mark.parametrize("cell", cells("paper_vs_code", "paper"), ids=lambda cell: f"{cell.row}-{cell.column}")
-def test_a_row_of_paper_vs_code_is_its_preset(cell: Cell) -> None:
-    presets = {
-        "learning rate over rounds": "official-schedule",
-        "SWA": "official-swa",
-        "augmentation": "official-augmentation",
-        "Gaussian": "official-gaussian",
-        "loss": "official-loss",
-        "all five together": "official-code",
-        "Step by shards": "official-step",
-    }
-    base = setting("Step/FedBE", cell.column)
-    if cell.row in presets:
-        assert cell.setting == base.with_(**FEDBE.preset(presets[cell.row]))
-    elif cell.row.startswith("FedBE"):
-        assert (cell.setting == base) == cell.row.endswith("in the paper")
-
-
-def test_grids_exist_at_their_scales_only() -> None:
-    found = {scale: {cell.column for cell in cells("paper_vs_code", scale)} for scale in SCALES}
-    assert found == {
-        "smoke": {"ConvNet"},
-        "short": {"ConvNet", "ResNet-20"},
-        "paper": {"ConvNet", "ResNet-20"},
-    }
-
-
-@pytest.mark.parametrize("partition", ["Step", "Dirichlet"])
-def test_methods_differ_in_nothing_but_the_method(partition: str) -> None:
-    for network in NETWORKS:
-        fedbe = setting(f"{partition}/FedBE", network)
-        labels = {"FedAvg": "fedavg", "v-Distillation": "v_distillation", "FedBE w/o SWA": "fedbe_without_swa"}
-        for label, method in labels.items():
-            assert setting(f"{partition}/{label}", network) == fedbe.with_(method=method)
-        alone = setting(f"{partition}/1-Ensemble", network)
-        assert alone == fedbe.with_(method="one_ensemble", rounds=1, local_epochs=200)
-
-
-def test_networks_differ_in_nothing_but_the_network() -> None:
-    base = setting("Step/FedAvg", "ResNet-20")
-    for depth in (32, 44, 56):
-        assert setting("Step/FedAvg", f"ResNet-{depth}") == base.with_(model=f"resnet{depth}")
-    assert setting("Step/FedAvg", "ConvNet") == base.with_(model="convnet", client_weight_decay=1e-3)
-
-
-def test_centralised_training_sees_all_images() -> None:
-    central = setting("Centralized/SGD", "ResNet-20")
-    parts, held = split(central, np.repeat(np.arange(10), 50), 0)
-    assert [len(part) for part in parts] == [500]
-    assert len(held) == 0
-    assert (central.method, central.rounds, central.local_epochs, central.client_lr) == (
-        "centralized",
-        200,
-        1,
-        0.1,
-    )
-    assert setting("Centralized/SGD", "ConvNet").client_lr == 0.01
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_every_value_of_an_item_has_its_source(item: Item) -> None:
+    sources = papers.load(item.paper).sources(item.name)
+    assert set(sources["name"]) >= set(papers.load(item.paper).settings["name"])
+    assert all(set(kind.split(", ")) <= set(KINDS) for kind in sources["kind"])
 
 
 # -- cells ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scale", "networks"), [("paper", NETWORKS), ("smoke", NETWORKS[:2])])
-def test_table_1_has_all_cells(scale: str, networks: list[str]) -> None:
-    expected = {
-        (f"{partition}/{method}", network)
-        for partition in ("Step", "Dirichlet")
-        for method in METHODS
-        for network in networks
-    } | {("Centralized/SGD", network) for network in networks}
-    found = names(cells("table1_methods", scale))
-    assert len(found) == (2 * 5 + 1) * len(networks)
-    assert set(found) == expected
+@lru_cache
+def classes_of(data: str) -> int:
+    return len(DATASETS[data].classes) if data in DATASETS else 3  # the Swiss roll
 
 
-def test_table_1_is_smaller_in_short() -> None:
-    found = names(cells("table1_methods", "short"))
-    assert found == [(f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]]
+@pytest.mark.parametrize(("item", "scale"), PLACES, ids=IDS)
+def test_everything_that_a_cell_names_exists(item: Item, scale: str) -> None:
+    assert cells(item, scale)
+    for cell in cells(item, scale):
+        s = cell.setting
+        assert s.data in DATASETS or s.data == "swiss_roll", cell
+        assert s.partition in PARTITIONS, cell
+        assert s.method in methods.METHODS, cell
+        assert not s.public_data or s.public_data in {*DATASETS, *SOURCES}, cell
+        methods.build(s)
+        assert architectures(s, classes_of(s.data)), cell
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_table_8_has_all_cells_at_every_scale(scale: str) -> None:
-    found = cells("table8_dirichlet", scale)
-    alphas = ["0.1", "0.5", "1", "2"]
-    networks = NETWORKS[: 1 if scale == "short" else 2]
-    assert names(found) == [(f"alpha={alpha}", net) for net in networks for alpha in alphas]
-    assert [cell.setting.dirichlet_alpha for cell in found] == [0.1, 0.5, 1.0, 2.0] * len(networks)
-    for cell in found:
-        gaussian = setting("Step/FedBE", cell.column, scale)
-        alpha = cell.setting.dirichlet_alpha
-        assert cell.setting == gaussian.with_(posterior="dirichlet", dirichlet_alpha=alpha)
+@lru_cache
+def labels_of(data: str) -> np.ndarray:
+    return np.arange(DATASETS[data].sizes["train"]) % classes_of(data)
 
 
-def test_no_two_cells_of_an_item_have_one_name() -> None:
-    for item in FEDBE.items:
-        for scale in SCALES:
-            found = cells(item, scale)
-            assert max(Counter(names(found)).values()) == 1
-            if FEDBE.items[item].batch:  # and none is another cell's run under a second name
-                assert max(Counter(cell.setting.key for cell in found).values()) == 1
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_every_partition_exists_and_its_counts_close(item: Item) -> None:
+    done = set()
+    for cell in [cell for scale in ("short", "paper") for cell in cells(item, scale)]:
+        s = cell.setting
+        told = (s.data, s.partition, s.partition_alpha, s.clients, s.public_images, s.client_images)
+        about = (*told, s.major_classes, s.major_images, s.minor_images)
+        if s.data in DATASETS and about not in done:
+            parts, server = split(s, labels_of(s.data), 0)
+            assert (len(parts), len(server["public"])) == (s.clients, s.public_images), cell
+            done.add(about)
 
 
-TABLES = ["1_methods", "2_targets", "3_public_data", "4_momentum", "5_cifar100", "6_tiny_imagenet", "7_stragglers"]
+@lru_cache
+def measures(setting: Setting) -> set[str]:
+    """Play a round to see what is measured of it beside what always is."""
+    method, federation = methods.build(setting), assemble(setting, 0)
+    state, round = method.round(method.init(federation, 0), federation, Streams(0, 0))
+    return set(measured(method, state, round, federation))
 
 
-@pytest.mark.parametrize("item", [f"table{name}" for name in (*TABLES, "8_dirichlet")])
-def test_cells_and_reported_numbers_have_the_same_names(item: str) -> None:
-    reported = FEDBE.reported[FEDBE.reported["item"] == item]
-    printed = set(zip(reported["row"], reported["column"]))
-    assert printed == set(names(cells(item, "paper")))
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_every_reading_finds_what_it_reads(item: Item) -> None:
+    known = {ANSWER, *RECORDED}
+    for cell in cells(item, "smoke"):
+        known |= {f"{stage}_seconds" for stage, _ in methods.build(cell.setting).stages}
+        if cell.reading.measure not in known:
+            known |= measures(cell.setting)
+    for cell in [cell for scale in SCALES for cell in cells(item, scale)]:
+        reading = cell.reading
+        assert reading.measure in known, cell
+        assert reading.cap <= cell.setting.rounds, cell
+        assert isinstance(reading.at, str) or reading.at <= cell.setting.rounds, cell
 
 
-@pytest.mark.parametrize("item", ["figure1_simplex", "figure8_confidence"])
-def test_reported_numbers_of_a_figure_have_cells(item: str) -> None:
-    reported = FEDBE.reported[FEDBE.reported["item"] == item]
-    assert set(zip(reported["row"], reported["column"])) <= set(names(cells(item, "paper")))
+@pytest.mark.parametrize(("item", "scale"), PLACES, ids=IDS)
+def test_no_two_cells_of_an_item_have_one_name_or_are_one_number(item: Item, scale: str) -> None:
+    found = cells(item, scale)
+    assert max(Counter(names(found)).values()) == 1
+    if item.batch:  # one run may serve several cells, but each reads something else
+        assert max(Counter((cell.setting.key, str(cell.reading)) for cell in found).values()) == 1
 
 
-def test_smaller_scales_have_cells_and_seeds_of_the_larger_only() -> None:
-    for item in FEDBE.items.values():
-        paper = set(names(cells(item.name, "paper")))
-        assert paper
-        assert set(names(cells(item.name, "smoke"))) <= paper
-        assert set(names(cells(item.name, "short"))) <= paper
-        assert set(item.seeds) == set(SCALES)
-        assert 1 <= item.seeds["smoke"] <= item.seeds["short"] <= item.seeds["paper"]
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_smaller_scales_have_cells_and_seeds_of_the_larger_only(item: Item) -> None:
+    paper = set(names(cells(item, "paper")))
+    assert set(names(cells(item, "smoke"))) <= paper
+    assert set(names(cells(item, "short"))) <= paper
+    assert set(item.seeds) == set(SCALES)
+    assert 1 <= item.seeds["smoke"] <= item.seeds["short"] <= item.seeds["paper"]
 
 
-def test_scales_never_share_a_setting() -> None:
-    found: dict[str, set[str]] = {scale: set() for scale in SCALES}
-    for scale, cell in every_cell():
-        if FEDBE.items[cell.item.partition("/")[2]].batch:
-            found[scale].add(cell.setting.key)
+@pytest.mark.parametrize("paper", PAPERS)
+def test_scales_never_share_a_setting(paper: str) -> None:
+    items = [item for item in papers.find(paper) if item.batch]
+    found = {scale: {cell.setting.key for item in items for cell in cells(item, scale)} for scale in SCALES}
     assert not found["smoke"] & found["short"]
     assert not (found["smoke"] | found["short"]) & found["paper"]
 
 
-def test_smoke_needs_no_download() -> None:
-    for cell in (cell for scale, cell in every_cell() if scale == "smoke"):
-        data = cell.setting.data
-        assert data == "swiss_roll" or DATASETS[data].shipped
-        assert not cell.setting.public_data or DATASETS[cell.setting.public_data].shipped
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_smoke_needs_no_download(item: Item) -> None:
+    for cell in cells(item, "smoke"):
+        for data in filter(None, (cell.setting.data, cell.setting.public_data)):
+            assert data == "swiss_roll" or DATASETS[data].shipped
 
 
-def test_smoke_cells_can_be_assembled() -> None:
-    for cell in (cell for scale, cell in every_cell() if scale == "smoke"):
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
+def test_smoke_cells_can_be_assembled(item: Item) -> None:
+    for cell in cells(item, "smoke"):
         federation = assemble(cell.setting, 0)
         assert federation.clients == cell.setting.clients
         if not cell.setting.public_data:
@@ -278,120 +197,41 @@ def test_smoke_cells_can_be_assembled() -> None:
         assert min(len(part) for part in federation.parts) >= 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_paper_s_data_can_be_partitioned(seed: int) -> None:
-    labels = np.repeat(np.arange(10), 5000)
-    for row in ("Step/FedBE", "Dirichlet/FedBE", "Centralized/SGD"):
-        parts, held = split(setting(row, "ConvNet"), labels, seed)
-        assert sum(map(len, parts)) + len(held) == 50_000  # the Step counts close, too
-        assert len(set(np.concatenate([*parts, held]))) == 50_000
-    parts, held = split(setting("Step/FedBE", "ConvNet", "short"), labels, seed)
-    assert (len(parts), len(held)) == (5, 1000)
-    assert [len(part) for part in parts] == [2 * 230 + 8 * 5] * 5
+# -- reported numbers and claims --------------------------------------------------------------------------------
 
 
-def test_swa_collects_models_at_every_scale() -> None:
-    for _, cell in every_cell():
-        s = cell.setting
-        if s.method.startswith("fedbe") and s.method != "fedbe_without_swa":
-            images = DATASETS[s.public_data].sizes["train"] if s.public_data else s.public_images
-            steps = s.distill_epochs * math.ceil(images / s.distill_batch)
-            assert steps // s.swa_cycle * s.swa_cycle > s.swa_start, cell
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_printed_number_has_a_cell_or_a_reason_for_none(paper: str) -> None:
+    found = papers.load(paper)
+    printed: dict[str, set[tuple[str, str]]] = {}
+    for line in found.reported.to_dict("records"):
+        printed.setdefault(line["item"], set()).add((line["row"], line["column"]))
+    for name, places in printed.items():
+        if name in found.items:
+            item = found.items[name]
+            built = set(names(cells(item, "paper"))) | {(gain.row, gain.column) for gain in item.gains}
+            assert {row for row, column in places if (row, column) not in built} == set(item.not_built), name
+        else:
+            assert found.not_built.get(name), f"{name} is printed, not built, and has no reason"
+    assert not set(found.not_built) & set(found.items)
+    assert set(found.not_built) <= set(printed)
 
 
-# -- asking for a part ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("paper", PAPERS)
+def test_reported_numbers_have_known_metrics_and_statuses(paper: str) -> None:
+    table = papers.load(paper).reported
+    assert set(table["metric"]) <= set(METRICS)
+    assert ((table["status"] == "lost") == table["mean"].isna()).all()
+    assert not table.duplicated(["source", "item", "row", "column"]).any()
+    assert len(verdict.comparison(papers.load(paper), str(table["item"].iloc[0]), []))
 
 
-@pytest.mark.parametrize(
-    ("only", "count", "labels"),
-    [
-        (("ConvNet",), 11, {"model": {"ConvNet"}, "partition": {"Step", "Dirichlet", "Centralized"}}),
-        (("ConvNet", "ResNet-20"), 22, {"model": {"ConvNet", "ResNet-20"}}),
-        (("Step",), 25, {"partition": {"Step"}}),
-        (("ConvNet", "Step"), 5, {"model": {"ConvNet"}, "partition": {"Step"}, "method": set(METHODS)}),
-        (("FedBE", "Dirichlet", "ResNet-56"), 1, {"method": {"FedBE"}}),
-        (("FedBE w/o SWA",), 10, {"method": {"FedBE w/o SWA"}}),
-        (("SGD",), 5, {"partition": {"Centralized"}}),
-        (("Centralized", "ConvNet"), 1, {"method": {"SGD"}}),
-        (("SGD", "FedAvg"), 15, {"method": {"SGD", "FedAvg"}}),
-        ((), 55, {"model": set(NETWORKS)}),
-    ],
-)
-def test_only(only: tuple[str, ...], count: int, labels: dict[str, set[str]]) -> None:
-    found = cells("table1_methods", "paper", *only)
-    assert len(found) == count
-    for axis, wanted in labels.items():
-        assert {cell.labels[axis] for cell in found} == wanted
-    everything = names(cells("table1_methods", "paper"))
-    assert names(found) == [name for name in everything if name in names(found)]  # same order
-
-
-def test_a_label_that_a_scale_leaves_out_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"ResNet-56.*short"):
-        cells("table1_methods", "short", "ResNet-56")
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda: papers.load("fedbee"), "unknown paper 'fedbee' (did you mean 'fedbe'?)"),
-        (lambda: papers.load("xyz"), "unknown paper 'xyz'; there are fedbe"),
-        (lambda: cells("table1", "smoke"), "unknown item 'table1' of fedbe (did you mean 'table1_methods'?)"),
-        (lambda: cells("table1_methods", "smok"), "unknown scale 'smok' (did you mean 'smoke'?)"),
-        (lambda: cells("table1_methods", "smoke", "ResNet20"), " has no 'ResNet20' (did you mean 'ResNet-20'?)"),
-        (lambda: cells("table8_dirichlet", "smoke", "Step"), " has no 'Step'; there are 0.1, 0.5, 1, 2, "),
-        (lambda: papers.find("fedbe/table8"), "item 'fedbe/table8' (did you mean 'fedbe/table8_dirichlet'?)"),
-        (lambda: papers.find("table1_methods"), "item 'table1_methods' (did you mean 'fedbe/table1_methods'?)"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_named_with_the_nearest(ask: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        ask()
-
-
-def test_find() -> None:
-    assert [item.key for item in papers.find("fedbe/table8_dirichlet")] == ["fedbe/table8_dirichlet"]
-    assert papers.find("fedbe") == list(FEDBE.items.values())
-    assert papers.names() == ["fedbe"]
-
-
-# -- reading --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entry", ["{ value = 1 }", '{ value = 1, stated = "5.1", assumed = "why" }'])
-def test_a_value_without_one_source_is_refused(
-    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "settings.toml").write_text(f'title = "New"\n[values]\nrounds = {entry}\n')
-    (tmp_path / "new" / "items.toml").write_text("[items]\n")
-    (tmp_path / "new" / "reported.csv").write_text("item,source,row,column,metric,mean,std,runs,status,note\n")
-    monkeypatch.setattr(papers, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match="new: rounds must be either stated or assumed"):
-        papers.load.__wrapped__("new")
-
-
-def test_a_rule_that_departs_from_the_table_says_why() -> None:
-    text = (papers.FOLDER / "fedbe" / "settings.toml").read_text("utf-8")
-    for rule in tomllib.loads(text)["rule"]:
-        departs = set(rule["set"]) - {"model", "partition", "method"}
-        if departs and "scale" not in rule["when"]:  # a departure from the table above, not only a name
-            assert "stated" in rule or "assumed" in rule, rule
-
-
-def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
-    def sources(item: str) -> dict[str, dict[str, Any]]:
-        lines: list[dict[str, Any]] = papers.load("fedbe").sources(item).to_dict("records")  # type: ignore[assignment]
-        return {line["name"]: line for line in lines}
-
-    toy, table = sources("figure1_simplex"), sources("table1_methods")
-    assert toy["client_lr"]["kind"] == "assumed"  # though Table 1's 0.01 is stated
-    assert toy["clients"]["value"] == [3]
-    assert toy["clients"]["source"].startswith("3.3")
-    assert table["rounds"]["value"] == [40, 1, 200]
-    assert table["rounds"]["kind"] == "stated, assumed"  # assumed for the centralised row
-    assert table["model"]["kind"] == "stated"
-    assert "weight decay" not in table["model"]["source"]  # a rule's reason is about what it sets
-    assert "for 1-Ensemble stated: 5.1, Baselines" in table["rounds"]["source"]
-    assert "for Centralized assumed: " in table["rounds"]["source"]
-    assert "for 0.5 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_cell_of_a_claim_exists(paper: str) -> None:
+    found, path = papers.load(paper), papers.FOLDER / paper / "claims.toml"
+    known = set(map(tuple, found.reported[["item", "row", "column"]].values.tolist()))
+    known |= {(item.name, *name) for item in found.items.values() for name in names(cells(item, "paper"))}
+    for claim in parse_claims(path.read_text("utf-8")):
+        assert set(needed_cells(claim)) <= known, claim.id
+        assert claim.item in {name for name, _, _ in known}, claim.id
+        assert math.isfinite(claim.margin)

@@ -23,11 +23,12 @@ from fedrepro.core.stack import Stack, mix
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.step import Sgd, Step
 from fedrepro.models.architecture import Architecture
 from fedrepro.stages.rates import Constant
 
 LR, MOMENTUM, PAD = 0.01, 0.9, 2
+STEP = Step(rule=Sgd(momentum=MOMENTUM))
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 Round = Callable[[int], object]
 
@@ -82,9 +83,9 @@ class Work:
 
         def round(number: int) -> None:
             plan = self.plan(number)
-            sgd = Sgd(lr=Constant(lr=LR).steps(plan.index.shape[1]), momentum=MOMENTUM, weight_decay=0.0)
+            rates = Constant(lr=LR).steps(len(plan))
             start = models[0].take([0] * self.clients)
-            models[0] = mix(shares, world.train(start, self.data, self.data.labels, plan, sgd).stack)
+            models[0] = mix(shares, world.train(start, self.data, (self.data.labels,), plan, STEP, rates).stack)
 
         return round, lambda: models[0]
 

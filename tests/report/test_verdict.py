@@ -16,9 +16,7 @@ from fedrepro.report.verdict import (
     claims,
     comparison,
     item_names,
-    judge,
     records,
-    standard_errors,
     values,
 )
 from fedrepro.runs import record
@@ -45,7 +43,8 @@ def write(tmp_path: Path) -> Write:
         place = tmp_path / folder / "fedbe" / item
         place.mkdir(parents=True, exist_ok=True)
         table = pd.DataFrame([defaults | {"scale": scale} | line for line in lines])
-        table.reindex(columns=record.RUN_COLUMNS).to_csv(place / f"{scale}.csv", index=False)
+        columns = [*record.RUN_COLUMNS, *({"censored"} & set(table))]
+        table.reindex(columns=columns).to_csv(place / f"{scale}.csv", index=False)
         return tmp_path / folder
 
     return write
@@ -71,102 +70,6 @@ def results(*numbers: float, **facts: Any) -> Lines:
 def only(table: pd.DataFrame) -> pd.Series:
     assert len(table) == 1
     return table.iloc[0]
-
-
-class TestStandardErrors:
-    def test_both_spreads(self) -> None:
-        # Ours: mean 80, variance 18, two runs. sqrt(4^2 / 1 + 18 / 2) = 5.
-        assert standard_errors(70.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(2.0)
-        assert standard_errors(90.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(-2.0)
-        assert standard_errors(70.0, 8.0, 4, [77.0, 83.0]) == pytest.approx(2.0)
-
-    def test_one_run_takes_the_papers_spread(self) -> None:
-        # sqrt(3^2 / 5 + 3^2 / 1) = sqrt(10.8)
-        assert standard_errors(70.0, 3.0, 5, [76.0]) == pytest.approx(6 / math.sqrt(10.8))
-
-    def test_without_the_papers_spread_ours_alone(self) -> None:
-        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
-        assert standard_errors(66.0, NAN, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
-
-    def test_a_spread_over_an_unknown_number_of_runs_is_unknown(self) -> None:
-        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
-        assert standard_errors(66.0, 5.0, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
-        assert math.isnan(standard_errors(66.0, 5.0, NAN, [68.0]))
-
-    @pytest.mark.parametrize(
-        ("mean", "std", "runs", "ours"),
-        [
-            (70.0, NAN, NAN, [71.0]),
-            (70.0, 1.0, 5, []),
-            (NAN, 1.0, 5, [71.0, 72.0]),
-            (70.0, NAN, NAN, [64.1, 64.1, 64.1]),  # their computed spread is noise, not 0
-            (70.0, 0.0, 5, [71.0]),
-        ],
-    )
-    def test_nothing_known(self, mean: float, std: float, runs: float, ours: list[float]) -> None:
-        assert math.isnan(standard_errors(mean, std, runs, ours))
-
-    def test_refuses_what_is_no_number(self) -> None:
-        with pytest.raises(ValueError, match="at least 0, got -1"):
-            standard_errors(70.0, -1.0, 5, [71.0])
-        with pytest.raises(ValueError, match="finite"):
-            standard_errors(70.0, 1.0, 5, [71.0, NAN])
-
-
-def cell(mean: float = 70.0, std: float = NAN, runs: float = NAN, status: str = "ok") -> dict[str, Any]:
-    return {"mean": mean, "std": std, "runs": runs, "status": status}
-
-
-class TestJudge:
-    @pytest.mark.parametrize(
-        ("mean", "word"), [(65.0, "reproduced"), (64.9, "off"), (95.0, "reproduced"), (95.1, "off")]
-    )
-    def test_three_standard_errors(self, mean: float, word: str) -> None:
-        # A standard error is 5 points here, and our mean 80.
-        assert judge(cell(mean, 4.0, 1), [77.0, 83.0], scale="paper").word == word
-
-    @pytest.mark.parametrize(
-        ("mean", "ours", "word"),
-        [(76.6, 77.1, "reproduced"), (76.6, 76.1, "reproduced"), (76.6, 77.2, "off")],
-    )
-    def test_half_a_point_where_no_spread_is_known(self, mean: float, ours: float, word: str) -> None:
-        assert judge(cell(mean), [ours], scale="paper").word == word
-
-    def test_a_known_spread_comes_before_the_half_point(self) -> None:
-        # 0.4 points, but more than four standard errors: variance 0.005, sqrt(0.005 + 0.005/2) = 0.0866.
-        verdict = judge(cell(70.0), [70.35, 70.45], scale="paper")
-        assert verdict.word == "off"
-        assert (verdict.gap_points, verdict.gap_se) == (pytest.approx(0.4), pytest.approx(0.4 / 0.0075**0.5))
-
-    @pytest.mark.parametrize("scale", ["smoke", "short"])
-    def test_a_smaller_scale_is_never_a_reproduction(self, scale: str) -> None:
-        verdict = judge(cell(70.0, 1.0, 5), [70.0, 70.0, 70.0], scale=scale)
-        assert verdict.word == "not run"
-        assert math.isnan(verdict.gap_points)
-
-    def test_no_run(self) -> None:
-        assert judge(cell(70.0, 1.0, 5), [], scale="paper").word == "not run"
-
-    @pytest.mark.parametrize("status", ["contradiction", "suspicious"])
-    def test_a_paper_against_itself_is_shown_but_not_judged(self, status: str) -> None:
-        assert judge(cell(status=status), [], scale="paper").word == "paper contradicts itself"
-        verdict = judge(cell(status=status), [71.5], scale="paper")
-        assert (verdict.word, verdict.gap_points) == ("paper contradicts itself", 1.5)
-
-    def test_a_lost_number(self) -> None:
-        assert judge(cell(NAN, status="lost"), [71.0], scale="paper").word == "number lost"
-
-    @pytest.mark.parametrize("status", ["repaired", "inferred"])
-    def test_numbers_read_through_damage_count(self, status: str) -> None:
-        assert judge(cell(status=status), [70.2], scale="paper").word == "reproduced"
-
-    def test_refuses_unknown_words(self) -> None:
-        with pytest.raises(ValueError, match=r"status must be one of .* got 'fine'"):
-            judge(cell(status="fine"), [70.0], scale="paper")
-        with pytest.raises(ValueError, match=r"scale must be one of .* got 'full'"):
-            judge(cell(), [70.0], scale="full")
-        with pytest.raises(ValueError, match="status 'ok' must be known"):
-            judge(cell(NAN), [70.0], scale="paper")
 
 
 class TestReported:
@@ -265,11 +168,18 @@ class TestComparison:
         assert list(table["verdict"]) == ["reproduced", "not reported"]
         assert (table["recorded_mean"].iloc[1], table["status"].iloc[1]) == (50.0, "not reported")
 
-    def test_only_accuracies_are_judged(self, write: Write) -> None:
+    def test_times_are_shown_and_never_judged(self, write: Write) -> None:
         paper = paper_with({"metric": "seconds", "mean": 70.0, "std": NAN, "runs": NAN})
         line = only(comparison(paper, "t", [write(results(70.0))]))
-        assert line.verdict == "not run"
+        assert (line.verdict, line.recorded_mean) == ("not judged", 70.0)
+        assert line[["gap_points", "gap_se"]].isna().all()
         assert line.note == "no accuracy but seconds: never judged"
+        assert only(comparison(paper, "t", [])).verdict == "not run"
+
+    def test_rounds_are_judged_by_a_rule_of_their_own(self, write: Write) -> None:
+        paper = paper_with({"metric": "rounds_to_target", "mean": 100.0, "std": NAN, "runs": NAN})
+        line = only(comparison(paper, "t", [write(results(109.0))]))
+        assert (line.verdict, line.gap_points, line.note) == ("reproduced", 9.0, "")
 
     def test_labels_that_look_like_numbers(self, write: Write) -> None:
         folder = write(results(70.0, row="1", column="10"))
@@ -300,6 +210,49 @@ def test_a_cell_that_is_a_gain(write: Write) -> None:
     made = records(fedbe, item, "paper", [folder]).query("row == 'FedAvg, 100 rounds instead of 40'")
     assert made["seed"].tolist() == [0, 1]
     assert claims(fedbe, [folder]).set_index("id").loc["forty-rounds-are-enough", "paper scale"] == "fails"
+
+
+@pytest.fixture
+def targets() -> Paper:
+    """Return a paper that prints 20 ± 2 rounds."""
+    return paper_with({"metric": "rounds_to_target", "mean": 20.0, "std": 2.0, "runs": 3.0})
+
+
+class TestCensored:
+    def test_a_cell_with_seeds_that_did_not_reach_the_target(self, write: Write, targets: Paper) -> None:
+        lines = results(18.0, 40.0, 30.0)
+        folder = write([line | {"censored": missed} for line, missed in zip(lines, (0, 1, 1))])
+        line = only(comparison(targets, "t", [folder]))
+        assert (line.verdict, line.recorded_seeds) == ("censored", 3)
+        assert line.note == "paper scale: 2 of 3 seeds did not reach the target within 30, 40 rounds"
+        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_se"]].isna().all()
+
+    def test_all_of_them_far_above_the_paper(self, write: Write, targets: Paper) -> None:
+        line = only(comparison(targets, "t", [write(results(40.0, 40.0, censored=1))]))
+        assert (line.verdict, math.isnan(line.recorded_mean)) == ("off", True)
+        assert line.note == "paper scale: 2 of 2 seeds did not reach the target within 40 rounds"
+
+    def test_a_smaller_scale_says_it_too(self, write: Write, targets: Paper) -> None:
+        line = only(comparison(targets, "t", [write(results(2.0, censored=1), scale="smoke")]))
+        assert (line.verdict, line.smoke_seeds, math.isnan(line.smoke_mean)) == ("not run", 1, True)
+        assert line.note == "smoke scale: 1 of 1 seed did not reach the target within 2 rounds"
+
+    @pytest.mark.parametrize("facts", [{"censored": 0}, {"censored": None}, {}])
+    def test_none_where_the_record_names_none(self, write: Write, targets: Paper, facts: dict[str, Any]) -> None:
+        line = only(comparison(targets, "t", [write(results(20.0, 21.0, **facts))]))
+        assert (line.verdict, line.recorded_mean, line.note) == ("reproduced", 20.5, "")
+
+    def test_a_claim_about_it_is_neither_run_nor_not(self, write: Write, targets: Paper) -> None:
+        assert math.isnan(values(targets, "paper", [write(results(40.0, censored=1))])["t", "A", "x"])
+        toy, names = "figure1_simplex", ("Ensemble of 10 Dirichlet samples", "FedAvg")
+        lines = [results(n, row=row, column="Swiss roll") for n, row in zip((60.0, 65.0), names)]
+        lines[0][0]["censored"] = 1
+        table = claims(papers.load("fedbe"), [write(lines[0] + lines[1], item=toy)]).set_index("id")
+        claim = table.loc["toy-ensemble-above-fedavg"]
+        assert claim["paper scale"] == "censored"
+        assert claim["paper scale: detail"] == (
+            "no mean, as targets were not reached: figure1_simplex, Ensemble of 10 Dirichlet samples, Swiss roll"
+        )
 
 
 def test_values(write: Write) -> None:

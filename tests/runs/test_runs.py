@@ -17,8 +17,10 @@ import fedrepro
 from fedrepro import papers
 from fedrepro.core.files import StoreError
 from fedrepro.core.setting import Setting
-from fedrepro.federation.assemble import assemble, fingerprint
+from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
+from fedrepro.federation.loaded import fingerprint
+from fedrepro.runs import desk
 from fedrepro.runs import play as runs
 from fedrepro.runs.machine import choose_device
 from fedrepro.runs.play import Outcome, Run, play, play_all
@@ -58,7 +60,7 @@ def key_of(run: Run, store: Store) -> str:
 
 def checkpoint(run: Run, store: Store) -> Progress:
     layout = assemble(run.setting, run.seed).start(run.seed).layout
-    found = store.restore(key_of(run, store), layout, torch.device("cpu"))
+    found = store.restore(key_of(run, store), [layout], torch.device("cpu"))
     assert found is not None
     return found
 
@@ -74,7 +76,10 @@ def assert_same(one: Progress, other: Progress) -> None:
         assert torch.equal(getattr(one.state.models, name), getattr(other.state.models, name)), name
     assert one.state.memory.keys() == other.state.memory.keys()
     for name in one.state.memory:
-        assert torch.equal(one.state.memory[name], other.state.memory[name]), name
+        held, expected = one.state.memory[name], other.state.memory[name]
+        assert isinstance(held, torch.Tensor)
+        assert isinstance(expected, torch.Tensor)
+        assert torch.equal(held, expected), name
     assert without_times(one.rows) == without_times(other.rows)
 
 
@@ -168,7 +173,9 @@ def test_centralised_momentum_is_kept_and_matters(store: Store) -> None:
     with pytest.raises(Stop):
         play(run, store, tick=stop_after(1))
     saved = checkpoint(run, store)
-    assert float(saved.state.memory["velocity"].abs().max()) > 0
+    velocity = saved.state.memory["velocity"]
+    assert isinstance(velocity, torch.Tensor)
+    assert float(velocity.abs().max()) > 0
     key = key_of(run, store)
     forgotten = Progress(type(saved.state)(1, saved.state.models, {}), saved.rows)
     play(run, store)
@@ -269,6 +276,7 @@ def test_the_order_of_runs_does_not_matter(store: Store, expected: list[dict[str
 TWO = """
 import json, sys, time
 from pathlib import Path
+from fedrepro.runs import desk
 from fedrepro.runs import play as runs
 from fedrepro.core.setting import Setting
 from fedrepro.runs.store import Store
@@ -355,6 +363,7 @@ class Clock:
         monkeypatch.setattr(runs, "evaluate", evaluate)
         read = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: self.now, sleep=time.sleep)
         monkeypatch.setattr(runs, "time", read)
+        monkeypatch.setattr(desk, "time", read)
 
 
 @pytest.mark.parametrize(("budget", "rounds"), [(5.0, 1), (19.9, 1), (20.0, 2), (29.9, 2)])
@@ -496,13 +505,70 @@ def test_distillation_that_diverges_is_named(store: Store) -> None:
     assert "round 0" in outcome.error
 
 
-def test_an_error_of_the_program_is_not_hidden(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise AttributeError("a bug")
+@pytest.mark.parametrize("error", [KeyError("accuracy"), MemoryError("no room"), AttributeError("a bug")])
+def test_any_error_fails_its_own_run_and_is_named(
+    error: Exception, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "evaluate", fails_once(runs.evaluate, error))
+    outcomes = play_all([toy(0), toy(1)], store)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done"]
+    assert outcomes[0].error == f"{type(error).__name__}: {error} (round 1)"
+    assert json.loads((store.root / outcomes[0].key / "failed.json").read_text())["error"] == outcomes[0].error
 
-    monkeypatch.setattr(runs, "evaluate", broken)
-    with pytest.raises(AttributeError, match="a bug"):
-        play(toy(), store)
+
+def test_a_data_set_that_is_not_there_fails_its_own_run(store: Store) -> None:
+    outcomes = play_all([digits("fedavg", data="cifar10"), toy()], store)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done"]
+    assert "cifar10" in outcomes[0].error
+    assert "fedrepro data prepare cifar10" in outcomes[0].error
+
+
+def test_a_record_without_its_rows_is_named(store: Store) -> None:
+    first = play(toy(), store)
+    path = store.root / first.key / "record.json"
+    path.write_text('{"result": 5}')
+    outcomes = play_all([toy(), toy(1)], store)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done"]
+    assert f"{path} is damaged (without setting, setting_key, seed, rows" in outcomes[0].error
+
+
+# -- an early end -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_may_end_with_the_round_that_reaches_its_target(store: Store, tmp_path: Path) -> None:
+    whole = play(toy(rounds=5), Store(tmp_path / "whole")).record
+    assert whole is not None
+    seen = [row["accuracy"] for row in whole["rows"]]
+    target = max(seen)
+    first = seen.index(target) + 1
+    asked = Run(toy(rounds=5).setting, 0, until=("answer", target))
+    ticks: list[int] = []
+    early = play(asked, store, tick=ticks.append)
+    assert early.record is not None
+    assert [row["accuracy"] for row in early.record["rows"]] == seen[:first]
+    assert sum(ticks) == 5  # the bar is full
+    again = play(asked, store)
+    assert again.record == json.loads(json.dumps(early.record))
+    # Somebody who needs all rounds goes on from there, to the same numbers.
+    full = play(toy(rounds=5), store)
+    assert full.record is not None
+    assert facts(full.record) == facts(whole)
+    # And after that the early end is served by the whole.
+    assert play(asked, store).record == json.loads(json.dumps(full.record))
+
+
+def test_a_target_that_is_never_reached_takes_all_rounds(store: Store) -> None:
+    outcome = play(Run(toy().setting, 0, until=("accuracy", 101.0)), store)
+    assert outcome.record is not None
+    assert len(outcome.record["rows"]) == ROUNDS
+
+
+def test_requests_for_one_run_are_merged_so_that_all_are_served() -> None:
+    run = toy()
+    one, other = Run(run.setting, 0, until=("answer", 50.0)), Run(run.setting, 0, until=("answer", 70.0))
+    assert runs.merged([one, other]).until == ("answer", 70.0)
+    assert runs.merged([one, run]).until is None
+    assert runs.merged([one, Run(run.setting, 0, until=("train_loss", 1.0))]).until is None
 
 
 # -- what is recorded -----------------------------------------------------------------------------------------

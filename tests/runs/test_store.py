@@ -16,10 +16,14 @@ import torch
 import fedrepro.runs.store
 from fedrepro.core import paths
 from fedrepro.core.files import StoreError, write_atomically
-from fedrepro.core.setting import NEUTRAL, Setting
+from fedrepro.core.setting import OPTIONS, REQUIRED, Setting
+from fedrepro.core.stack import Stack, concatenate
 from fedrepro.core.state import State
+from fedrepro.federation import assemble as assemble
+from fedrepro.kernels.step import Carried, Sgd
+from fedrepro.methods import catalogue as catalogue
 from fedrepro.models.architecture import Architecture
-from fedrepro.runs.store import NUMERICS, Progress, Store
+from fedrepro.runs.store import NUMERICS, RECORD, Begun, Inside, Progress, Store
 
 VALUES: dict[str, Any] = {
     **{
@@ -40,7 +44,7 @@ VALUES: dict[str, Any] = {
     **{"distill_batch": 20, "distill_lr": 0.001, "distill_momentum": 0.9, "distill_weight_decay": 1e-5},
     **{"swa_lr_low": 4e-4, "swa_start": 2, "swa_cycle": 2, "loss_scale": "paper", "precision": "float32"},
 }
-SETTING = Setting.of({**VALUES, **NEUTRAL})
+SETTING = Setting.of(VALUES)
 FIELDS = list(Setting.types())
 CPU = torch.device("cpu")
 MODEL = Architecture("resnet8", 10).start(0)  # has parameters, BatchNorm statistics and counters
@@ -67,12 +71,11 @@ def files(folder: Path) -> set[str]:
 
 
 def another(name: str) -> Any:
-    value = SETTING.asdict()[name]
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        return "official" if name == "loss_scale" else value + "x"
-    return (value / 2 or 0.5) if isinstance(value, float) else value + 1
+    """Return another value of an option than the setting's."""
+    option, value = OPTIONS[name], SETTING.asdict()[name]
+    if option.example != value:
+        return option.example
+    return option.neutral if option.neutral is not REQUIRED else f"{value}x"
 
 
 # -- names of runs --------------------------------------------------------------------------------------------
@@ -146,11 +149,53 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_checkpoint_comes_back_to_the_bit(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.restore("run", MODEL.layout, CPU) is None
+    assert store.restore("run", [MODEL.layout], CPU) is None
     store.save("run", progress(2))
     store.save("run", progress(3))
-    assert_same(Store(tmp_path).restore("run", MODEL.layout, CPU), progress(3))
+    assert_same(Store(tmp_path).restore("run", [MODEL.layout], CPU), progress(3))
     assert files(tmp_path / "run") == {"checkpoint.pt"}
+
+
+def same_stack(one: Any, other: Stack) -> bool:
+    assert isinstance(one, Stack)
+    return all(torch.equal(getattr(one, n), getattr(other, n)) for n in ("params", "buffers", "counters"))
+
+
+def test_a_state_of_several_models_and_architectures_that_remembers_stacks(tmp_path: Path) -> None:
+    store, mlp = Store(tmp_path), Architecture("mlp", 3)
+    two = concatenate([mlp.start(0), mlp.start(1)])
+    other = State(2, MODEL, {"past": MODEL, "control": torch.ones(3)})
+    state = State(2, two, {"past": concatenate([two, two]), "velocity": torch.ones(2, 4)}, (other,))
+    store.save("run", Progress(state, [{"round": 0.0, "measured": {"steps": 7.0}}]))
+    layouts = [mlp.layout, MODEL.layout]
+    found = store.restore("run", layouts, CPU)
+    assert found is not None
+    assert found.rows == [{"round": 0.0, "measured": {"steps": 7.0}}]
+    assert same_stack(found.state.models, two)
+    assert same_stack(found.state.memory["past"], concatenate([two, two]))
+    assert torch.equal(found.state.memory["velocity"], torch.ones(2, 4))  # type: ignore[arg-type]
+    (also,) = found.state.further
+    assert same_stack(also.models, MODEL)
+    assert same_stack(also.memory["past"], MODEL)
+    assert torch.equal(also.memory["control"], torch.ones(3))  # type: ignore[arg-type]
+
+
+def test_what_is_done_of_a_round_comes_back_until_the_next_checkpoint(tmp_path: Path) -> None:
+    store, rule = Store(tmp_path), Sgd(momentum=0.9)
+    carried = Carried.fresh(MODEL, rule)
+    inside = Inside(3, 12.5, {0: Begun(7, MODEL, carried)}, [{"device": "cpu"}])
+    store.keep_inside("run", inside)
+    found = store.restore_inside("run", 3, [MODEL.layout], CPU)
+    assert (found.round, found.seconds, found.places) == (3, 12.5, [{"device": "cpu"}])
+    assert found.trainings[0].first == 7
+    assert same_stack(found.trainings[0].stack, MODEL)
+    assert all(
+        torch.equal(a, b) for a, b in zip(vars(found.trainings[0].carried).values(), vars(carried).values())
+    )
+    assert store.restore_inside("run", 4, [MODEL.layout], CPU) == Inside(4, 0.0, {})  # of another round
+    store.save("run", progress(3))
+    assert files(tmp_path / "run") == {"checkpoint.pt"}
+    assert store.restore_inside("run", 3, [MODEL.layout], CPU) == Inside(3, 0.0, {})
 
 
 def full(*_: Any, **__: Any) -> Any:
@@ -183,9 +228,9 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(
             store.save("run", progress(2))
     assert str(caught.value) == f"cannot write {path}: No space left on device; the version before is kept"
     assert files(tmp_path) == {"store.json", "checkpoint.pt"}
-    assert_same(store.restore("run", MODEL.layout, CPU), progress(1))
+    assert_same(store.restore("run", [MODEL.layout], CPU), progress(1))
     store.save("run", progress(2))
-    assert_same(store.restore("run", MODEL.layout, CPU), progress(2))
+    assert_same(store.restore("run", [MODEL.layout], CPU), progress(2))
 
 
 def test_a_full_disk_at_the_first_checkpoint_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +239,7 @@ def test_a_full_disk_at_the_first_checkpoint_leaves_none(tmp_path: Path, monkeyp
     with pytest.raises(StoreError, match="No space left"):
         store.save("run", progress(1))
     assert files(tmp_path) == {"store.json"}
-    assert store.restore("run", MODEL.layout, CPU) is None
+    assert store.restore("run", [MODEL.layout], CPU) is None
 
 
 def test_an_interrupt_while_writing_leaves_no_partial_file(
@@ -253,10 +298,10 @@ def test_a_damaged_checkpoint_is_named(damage: str, tmp_path: Path) -> None:
     store, path = Store(tmp_path), tmp_path / "run" / "checkpoint.pt"
     path.parent.mkdir()
     path.write_bytes(whole())
-    assert store.restore("run", MODEL.layout, CPU) is not None
+    assert store.restore("run", [MODEL.layout], CPU) is not None
     path.write_bytes(DAMAGES[damage]())
     with pytest.raises(StoreError, match=r"(?s)is damaged .*; remove it to start that run again") as caught:
-        store.restore("run", MODEL.layout, CPU)
+        store.restore("run", [MODEL.layout], CPU)
     assert str(path) in str(caught.value)
 
 
@@ -284,7 +329,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(StoreError, match="is damaged"):
-            store.restore("run", MODEL.layout, CPU)
+            store.restore("run", [MODEL.layout], CPU)
     assert not (tmp_path / "ran").exists()
 
 
@@ -297,10 +342,11 @@ def test_a_finished_run_forgets_its_failure(tmp_path: Path) -> None:
     store.save("run", progress(1))
     store.fail("run", {"error": "why"})
     assert json.loads((tmp_path / "run" / "failed.json").read_text()) == {"error": "why"}
-    assert_same(store.restore("run", MODEL.layout, CPU), progress(1))
+    assert_same(store.restore("run", [MODEL.layout], CPU), progress(1))
     assert store.record("run") is None
-    store.finish("run", {"result": 50.0})
-    assert store.record("run") == {"result": 50.0}
+    record = dict.fromkeys(RECORD, 1)
+    store.finish("run", record)
+    assert store.record("run") == record
     assert files(tmp_path / "run") == {"setting.json", "checkpoint.pt", "record.json"}
     assert json.loads((tmp_path / "run" / "setting.json").read_text()) == SETTING.asdict() | {"seed": 3}
 

@@ -58,6 +58,11 @@ class TestCombine:
         ratio = (8 / 3) ** 0.5
         close(MeanOfLogits()(self.logits), rows([ratio / (1 + ratio), 1 / (1 + ratio)], [0.25, 0.75]))
 
+    def test_mean_of_logits_at_a_temperature(self) -> None:
+        # At temperature 1/2 the ratios sqrt(8 / 3) and 1 / 3 are squared.
+        found = MeanOfLogits(temperature=0.5)(self.logits)
+        close(found, rows([8 / 11, 3 / 11], [0.1, 0.9]))
+
     @pytest.mark.parametrize("combine", [MeanOfProbabilities(sharpen=2.0), MeanOfLogits()])
     def test_rows_sum_to_one_and_members_have_no_order(self, combine: MeanOfProbabilities | MeanOfLogits) -> None:
         logits = 5 * torch.randn(7, 20, 10, generator=tiny.seeded(1), dtype=torch.float64)
@@ -77,7 +82,7 @@ class TestEnsemble:
     def test_it_is_the_literal_mean_over_members(self, name: str) -> None:
         world = tiny.federation(name)
         members = tiny.trained_clients(world).clients
-        found = Ensemble(members, MeanOfProbabilities(sharpen=2.0), world)(world.public)
+        found = Ensemble.of(members, MeanOfProbabilities(sharpen=2.0), world)(world.public)
         total = torch.zeros(len(world.public), tiny.CLASSES, dtype=torch.float64)
         for member in range(3):
             module = world.architecture.make().double().eval()  # stored statistics, not the batch's
@@ -93,4 +98,4 @@ class TestEnsemble:
         world = tiny.federation("mlp")
         nobody = world.start(0).take(slice(0, 0))
         with pytest.raises(ValueError, match="an ensemble without members cannot predict"):
-            Ensemble(nobody, MeanOfLogits(), world)(world.test)
+            Ensemble.of(nobody, MeanOfLogits(), world)(world.test)

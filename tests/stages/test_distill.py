@@ -11,14 +11,17 @@ from torch import Tensor
 
 from fedrepro.core.rng import Streams
 from fedrepro.core.stack import Stack
+from fedrepro.core.state import State
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels import KERNELS, plain
+from fedrepro.kernels import plain
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
-from fedrepro.kernels.plain import Trained
+from fedrepro.kernels.registry import KERNELS
+from fedrepro.kernels.step import Carried, Step, Trained
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
 from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.stages.rates import Constant, Cyclical
+from fedrepro.stages.round import Distill, Distilled
 
 STREAMS = Streams(0, 2)
 
@@ -50,14 +53,21 @@ def swa(**changes: Any) -> DistillSwa:
 
 
 def teacher(world: Federation) -> Ensemble:
-    return Ensemble(tiny.trained_clients(world, 5).clients, MeanOfProbabilities(sharpen=2.0), world)
+    return Ensemble.of(tiny.trained_clients(world, 5).clients, MeanOfProbabilities(sharpen=2.0), world)
+
+
+def distilled(
+    stage: Distill, average: Stack, asked: Ensemble, world: Federation, streams: Streams = STREAMS
+) -> Distilled:
+    """Return what a stage makes of averages and an ensemble."""
+    return stage(tiny.round_of(world, State(0, world.start(0)), average=average, teacher=asked), world, streams)
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-class Silent:
+class Silent(Ensemble):
     """An ensemble that must not be asked."""
 
     def __call__(self, data: Data) -> Tensor:
@@ -67,7 +77,7 @@ class Silent:
 def test_keep_leaves_the_average_alone() -> None:
     world = tiny.federation("resnet8", public=0)
     average = tiny.trained_clients(world).average
-    found = Keep()(average, Silent(), world, STREAMS)  # type: ignore[arg-type]
+    found = distilled(Keep(), average, Silent((), MeanOfProbabilities(sharpen=1.0)), world)
     assert tiny.same(found.student, average)
     assert found.targets.shape == (0, tiny.CLASSES)
     assert np.isnan(found.loss)
@@ -110,7 +120,7 @@ class TestAgainstALiteralLoop:
     def test_sgd(self, scale: float) -> None:
         after, targets, loss = self.literal([0.3] * 9, scale)
         average = tiny.trained_clients(self.world).average
-        found = sgd(loss_scale=scale)(average, teacher(self.world), self.world, STREAMS)
+        found = distilled(sgd(loss_scale=scale), average, teacher(self.world), self.world)
         close(found.student.params[0], after[-1])
         close(found.targets, targets)
         assert found.loss == pytest.approx(loss, rel=1e-12)
@@ -118,7 +128,7 @@ class TestAgainstALiteralLoop:
     def test_swa(self) -> None:
         after, targets, loss = self.literal([0.3, 0.1] * 4 + [0.3])
         average = tiny.trained_clients(self.world).average
-        found = swa()(average, teacher(self.world), self.world, STREAMS)
+        found = distilled(swa(), average, teacher(self.world), self.world)
         # Cycles end after steps 2, 4, 6 and 8; collected are those after step 2.
         close(found.student.params[0], (after[3] + after[5] + after[7]) / 3)
         close(found.targets, targets)
@@ -142,16 +152,17 @@ class Spy:
         architecture: Any,
         start: Stack,
         data: Data,
-        targets: Tensor,
+        targets: tuple[Tensor],
         plan: BatchPlan,
-        sgd: Any,
+        step: Step,
+        rates: Tensor,
         **options: Any,
     ) -> Trained:
-        seen = {"start": start, "data": data, "targets": targets, "plan": plan, "sgd": sgd}
+        seen = {"start": start, "data": data, "targets": targets[0], "plan": plan, "step": step, "rates": rates}
         self.trained.append(seen | options)
         if self.really:
-            return plain.train(architecture, start, data, targets, plan, sgd, **options)
-        return Trained(start, start, torch.zeros_like(start.params), torch.zeros(len(start)))
+            return plain.train(architecture, start, data, targets, plan, step, rates, **options)
+        return Trained.of(start, Carried.fresh(start, step.rule))
 
     def predict(self, architecture: Any, stack: Stack, data: Data, **options: Any) -> Tensor:
         self.predicted.append(data)
@@ -177,7 +188,7 @@ class TestFedbeAtFullSize:
             swa_start=250,
             cycle=25,
         )
-        stage(world.start(0), teacher(world), world, STREAMS)
+        distilled(stage, world.start(0), teacher(world), world)
         assert len(spy.trained) == 1
         return spy.trained[0]
 
@@ -191,7 +202,7 @@ class TestFedbeAtFullSize:
         assert len(after) == 53
 
     def test_models_are_collected_at_the_bottom_of_the_cycle(self, call: dict[str, Any]) -> None:
-        lr = call["sgd"].lr
+        lr = call["rates"]
         assert len(lr) == 1580
         bottoms = torch.full((53,), 4e-4, dtype=torch.float64)
         torch.testing.assert_close(lr[call["collect"]], bottoms, rtol=1e-12, atol=0)
@@ -207,7 +218,7 @@ class TestTargets:
         world = tiny.federation("resnet8", kernel="spy")
         members = tiny.trained_clients(world, 5).clients
         average = tiny.trained_clients(world).average
-        found = sgd()(average, teacher(world), world, STREAMS)
+        found = distilled(sgd(), average, teacher(world), world)
         total = torch.zeros(10, tiny.CLASSES, dtype=torch.float64)
         x = torch.stack([torch.from_numpy(tiny.slow_inputs(image.numpy())) for image in world.public.images])
         for member in range(3):
@@ -229,7 +240,7 @@ class TestTargets:
     def test_a_new_round_brings_new_batches(self) -> None:
         world = tiny.federation("mlp")
         average = tiny.trained_clients(world).average
-        found = [sgd()(average, teacher(world), world, Streams(0, r)).student.params for r in (0, 1, 0)]
+        found = [distilled(sgd(), average, teacher(world), world, Streams(0, r)).student.params for r in (0, 1, 0)]
         assert torch.equal(found[0], found[2])
         assert not torch.equal(found[0], found[1])
 
@@ -237,7 +248,7 @@ class TestTargets:
         world = tiny.federation("resnet8")
         average, asked = tiny.trained_clients(world).average, teacher(world)
         kept = tiny.copied(average), tiny.copied(asked.members)
-        swa()(average, asked, world, STREAMS)
+        distilled(swa(), average, asked, world)
         assert tiny.same(average, kept[0])
         assert tiny.same(asked.members, kept[1])
 
@@ -247,7 +258,7 @@ class TestStudent:
     def test_it_starts_from_the_average(self, stage: DistillSgd) -> None:
         world = tiny.federation("resnet8")
         average = tiny.trained_clients(world).average
-        found = stage(average, teacher(world), world, STREAMS)
+        found = distilled(stage, average, teacher(world), world)
         # With a learning rate of zero it stays there; a running mean of equal models may round.
         close(found.student.params, average.params, 1e-15)
 
@@ -260,13 +271,14 @@ class TestStudent:
             p = asked(world.public)
             return float((p * (p.log() - q)).sum(1).mean())
 
-        found = sgd(epochs=30, weight_decay=0.0, schedule=Constant(lr=0.03))(average, asked, world, STREAMS)
+        stage = sgd(epochs=30, weight_decay=0.0, schedule=Constant(lr=0.03))
+        found = distilled(stage, average, asked, world)
         assert distance(found.student) < 0.1 * distance(average)
 
     def test_sgd_keeps_the_statistics_of_its_own_training(self) -> None:
         world = tiny.federation("resnet8")
         average = tiny.trained_clients(world).average
-        found = sgd()(average, teacher(world), world, STREAMS).student
+        found = distilled(sgd(), average, teacher(world), world).student
         assert (found.counters - average.counters).tolist() == [[9] * 7]  # three epochs of [4, 4, 2]
         assert found.counters.dtype == torch.int64
         assert not torch.equal(found.buffers, average.buffers)
@@ -274,7 +286,7 @@ class TestStudent:
     def test_swa_recomputes_the_statistics_without_augmentation(self) -> None:
         world = tiny.federation("resnet8")
         average = tiny.trained_clients(world).average
-        found = swa()(average, teacher(world), world, STREAMS).student
+        found = distilled(swa(), average, teacher(world), world).student
         assert tiny.same(found, world.recalibrate(found))
         assert found.counters.tolist() == [[1] * 7]  # ten public images are one batch
         variances = [view for name, view in found.named_buffers().items() if name.endswith("var")]
@@ -283,7 +295,7 @@ class TestStudent:
     def test_a_single_left_over_image_joins_the_batch_before(self) -> None:
         world = tiny.federation("resnet8", public=9)
         average = tiny.trained_clients(world).average
-        found = sgd(epochs=1)(average, teacher(world), world, STREAMS).student
+        found = distilled(sgd(epochs=1), average, teacher(world), world).student
         assert (found.counters - average.counters).tolist() == [[2] * 7]  # [4, 5]
 
 
@@ -294,16 +306,16 @@ class TestRefusals:
     def test_without_public_images(self, stage: DistillSgd) -> None:
         world = tiny.federation("mlp", public=0)
         with pytest.raises(ValueError, match="distillation needs public images, the server has none"):
-            stage(world.start(0), teacher(self.world), world, STREAMS)
+            distilled(stage, world.start(0), teacher(self.world), world)
 
     @pytest.mark.parametrize(("start", "cycle"), [(8, 2), (9, 2), (0, 10), (1000, 25)])
     def test_swa_that_would_collect_nothing(self, start: int, cycle: int) -> None:
         stage = swa(swa_start=start, cycle=cycle, augment=NO_AUGMENT)
         with pytest.raises(ValueError, match=f"no end of a {cycle}-step cycle after step {start}; distil longer"):
-            stage(self.world.start(0), teacher(self.world), self.world, STREAMS)
+            distilled(stage, self.world.start(0), teacher(self.world), self.world)
 
     def test_swa_that_collects_once(self) -> None:
-        once = swa(swa_start=7)(self.world.start(0), teacher(self.world), self.world, STREAMS)
+        once = distilled(swa(swa_start=7), self.world.start(0), teacher(self.world), self.world)
         assert bool(once.student.params.isfinite().all())
 
     @pytest.mark.parametrize(("start", "cycle"), [(2, 0), (2, -1), (-1, 2)])

@@ -4,14 +4,22 @@ import torch
 from torch import Tensor
 
 from fedrepro.core.rng import Streams
+from fedrepro.core.state import State
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
 from fedrepro.stages.plan import Sample
+from fedrepro.stages.round import Participants
 
 
 def plan(sizes: tuple[int, ...], batch_size: int, **options: object) -> BatchPlan:
     chosen = {"epochs": [1] * len(sizes), "augment": NO_AUGMENT} | options
     generators = [tiny.seeded(client) for client in range(len(sizes))]
     return batch_plan(list(tiny.cut(sizes)), generators, batch_size=batch_size, **chosen)  # type: ignore[arg-type]
+
+
+def drawn(sample: Sample, clients: int, streams: Streams) -> Participants:
+    """Return the participants among clients of a federation."""
+    world = tiny.federation("mlp", sizes=(1,) * clients)
+    return sample(tiny.round_of(world, State(streams.round, world.start(0))), world, streams)
 
 
 def lengths(made: BatchPlan, member: int = 0) -> list[int]:
@@ -26,7 +34,7 @@ def seen(made: BatchPlan, member: int) -> Tensor:
 
 class TestSample:
     def test_full_participation_is_everyone(self) -> None:
-        who = Sample(participation=1.0, local_epochs=3)(5, Streams(0, 2))
+        who = drawn(Sample(participation=1.0, local_epochs=3), 5, Streams(0, 2))
         assert who.clients == (0, 1, 2, 3, 4)
         assert who.models == (0,) * 5
         assert who.epochs == (3,) * 5
@@ -38,7 +46,7 @@ class TestSample:
     def test_the_count_is_rounded_half_up_and_at_least_one(
         self, participation: float, clients: int, count: int
     ) -> None:
-        who = Sample(participation=participation, local_epochs=1)(clients, Streams(0))
+        who = drawn(Sample(participation=participation, local_epochs=1), clients, Streams(0))
         assert len(who.clients) == len(who.models) == len(who.epochs) == count
         assert list(who.clients) == sorted(set(who.clients))  # ascending, nobody twice
         assert set(who.clients) <= set(range(clients))
@@ -46,20 +54,33 @@ class TestSample:
     def test_every_client_is_drawn_equally_often(self) -> None:
         sample = Sample(participation=0.3, local_epochs=1)
         rounds = 2000
-        drawn = torch.zeros(10)
+        counts = torch.zeros(10)
         for r in range(rounds):
-            drawn[list(sample(10, Streams(4, r)).clients)] += 1
+            counts[list(drawn(sample, 10, Streams(4, r)).clients)] += 1
         # Probability 0.3: 600 of 2,000 rounds, standard error sqrt(2000 * 0.3 * 0.7) = 20.5.
-        assert bool(((drawn - 600).abs() < 4.5 * 20.5).all())
+        assert bool(((counts - 600).abs() < 4.5 * 20.5).all())
 
     def test_seed_and_round_alone_decide(self) -> None:
         def draw(seed: int, round: int) -> list[tuple[int, ...]]:
             sample = Sample(participation=0.2, local_epochs=1)
-            return [sample(50, Streams(seed, round)).clients]
+            return [drawn(sample, 50, Streams(seed, round)).clients]
 
         assert draw(0, 1) == draw(0, 1)
         assert draw(0, 1) != draw(0, 2)
         assert draw(0, 1) != draw(1, 1)
+
+    def test_uneven_epochs_are_each_clients_own(self) -> None:
+        sample = Sample(participation=1.0, local_epochs=4, uneven=True)
+        found = [drawn(sample, 30, Streams(0, r)).epochs for r in (0, 1, 0)]
+        assert set(found[0]) == {1, 2, 3, 4}
+        assert found[0] == found[2]
+        assert found[0] != found[1]
+        fewer = drawn(Sample(participation=0.5, local_epochs=4, uneven=True), 30, Streams(0))
+        assert fewer.epochs == tuple(found[0][client] for client in fewer.clients)  # whoever else takes part
+
+    def test_a_part_of_the_participants(self) -> None:
+        who = Participants((1, 3, 4), (0, 1, 0), (2, 3, 4))
+        assert who.part(slice(1, 3)) == Participants((3, 4), (1, 0), (3, 4))
 
     @pytest.mark.parametrize("participation", [0.0, -0.5, 1.4, float("nan")])
     def test_participation_out_of_range(self, participation: float) -> None:

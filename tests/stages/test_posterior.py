@@ -17,7 +17,8 @@ from fedrepro.stages.posterior import (
     dirichlet_weights,
     gaussian_moments,
 )
-from fedrepro.stages.teach import Aggregation, Average, Clients, Nobody, Teach, Union
+from fedrepro.stages.round import Round, Teach
+from fedrepro.stages.teach import Average, Clients, Nobody, Union
 
 WORLD = tiny.federation("mlp")  # asked only to recalibrate, which the stacks by hand do not
 STREAMS = Streams(0, 3)
@@ -144,7 +145,7 @@ class TestGaussianOfficial:
 
     layout = Layout((("a", (2,)), ("b", (1,))), (("norm.running_mean", (1,)), ("norm.running_var", (1,))), ())
 
-    def round(self, sizes: list[float] | None = None) -> Aggregation:
+    def round(self, sizes: list[float] | None = None) -> Round:
         def make(params: list[list[float]], buffers: list[list[float]]) -> Stack:
             none = torch.zeros(len(params), 0, dtype=torch.int64)
             return Stack(self.layout, torch.tensor(params).double(), torch.tensor(buffers).double(), none)

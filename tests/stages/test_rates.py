@@ -1,14 +1,21 @@
 from fractions import Fraction
 
 import pytest
+import tiny
 import torch
 
-from fedrepro.kernels.step import Sgd
-from fedrepro.stages.rates import Constant, Cyclical, round_factor
+from fedrepro.kernels.batches import NO_AUGMENT, batch_plan
+from fedrepro.kernels.step import Sgd, Step
+from fedrepro.stages.rates import Constant, Cyclical, Decaying, round_factor
 
 
 def test_constant() -> None:
     assert Constant(lr=0.1).steps(3).tolist() == [0.1, 0.1, 0.1]
+
+
+def test_decaying() -> None:
+    assert Decaying(lr=0.8, decay=0.5).steps(4).tolist() == [0.8, 0.4, 0.2, 0.1]
+    assert torch.equal(Decaying(lr=0.1, decay=1.0).steps(3), Constant(lr=0.1).steps(3))
 
 
 class TestCyclical:
@@ -71,13 +78,18 @@ class TestSgd:
     @pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
     def test_momentum(self, momentum: float) -> None:
         with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\), got"):
-            Sgd(lr=torch.ones(1), momentum=momentum, weight_decay=0.0)
+            Sgd(momentum=momentum)
 
     def test_weight_decay(self) -> None:
         with pytest.raises(ValueError, match="weight_decay must be >= 0, got -1"):
-            Sgd(lr=torch.ones(1), momentum=0.0, weight_decay=-1.0)
+            Sgd(weight_decay=-1.0)
 
-    @pytest.mark.parametrize("lr", [torch.ones(2, 2), torch.tensor([0.1, -0.1])])
-    def test_learning_rates(self, lr: torch.Tensor) -> None:
-        with pytest.raises(ValueError, match=r"lr must be a vector \[steps\] of values >= 0"):
-            Sgd(lr=lr, momentum=0.0, weight_decay=0.0)
+    @pytest.mark.parametrize(
+        "rates", [torch.ones(2, 2), torch.tensor([0.1, -0.1]), torch.ones(1), torch.ones(3)], ids=str
+    )
+    def test_learning_rates(self, rates: torch.Tensor) -> None:
+        world = tiny.federation("mlp", sizes=(8,))
+        plan = batch_plan(world.parts, [tiny.seeded(0)], epochs=[1], batch_size=4, augment=NO_AUGMENT)
+        assert len(plan) == 2
+        with pytest.raises(ValueError, match="rate"):
+            world.train(world.start(0), world.data, (world.data.labels,), plan, Step(rule=Sgd()), rates)

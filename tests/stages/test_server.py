@@ -3,30 +3,45 @@ import tiny
 import torch
 from torch import Tensor
 
+from fedrepro.core.rng import Streams
 from fedrepro.core.stack import Stack, mix
-from fedrepro.core.state import State
+from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
-from fedrepro.stages.plan import Participants
+from fedrepro.stages.round import Participants
 from fedrepro.stages.server import Momentum, Replace
 from fedrepro.stages.weigh import BySize, Uniform
 
 WORLD = tiny.federation("mlp", sizes=(10, 30, 60))
+STREAMS = Streams(0)
 
 
 def who(*clients: int) -> Participants:
     return Participants(clients, (0,) * len(clients), (1,) * len(clients))
 
 
+def weighed(stage: BySize | Uniform, world: Federation, *clients: int) -> Tensor:
+    """Return the shares of a round in which some clients started from the only model."""
+    return stage(tiny.round_of(world, State(0, world.start(0)), who=who(*clients)), world, STREAMS)
+
+
 def served(stage: Replace, shares: Tensor, clients: Stack, world: Federation) -> Stack:
     """Return what a server without memory makes of the clients."""
-    average, memory = stage(mix(shares, clients), clients, State(0, clients.take([0])), world)
+    round = tiny.round_of(
+        world,
+        State(0, clients.take([0])),
+        clients=clients,
+        shares=shares,
+        average=mix(shares, clients),
+        who=who(*range(len(clients))),
+    )
+    average, memory = stage(round, world, STREAMS)
     assert memory == {}
     return average
 
 
 class TestBySize:
     def test_equation_10(self) -> None:
-        shares = BySize()(WORLD, who(0, 1, 2))
+        shares = weighed(BySize(), WORLD, 0, 1, 2)
         assert shares.shape == (1, 3)
         assert shares.dtype == torch.float64
         torch.testing.assert_close(
@@ -39,16 +54,16 @@ class TestBySize:
     )
     def test_shares_follow_the_clients_numbers(self, clients: tuple[int, ...], expected: list[float]) -> None:
         # Not their places in the round, and over the participants only.
-        found = BySize()(WORLD, who(*clients))
+        found = weighed(BySize(), WORLD, *clients)
         torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=1e-15, atol=0)
 
     def test_equal_sizes_are_weighed_equally(self) -> None:
         world = tiny.federation("mlp", sizes=(4, 4, 4, 4))
-        assert BySize()(world, who(0, 1, 2, 3)).tolist() == [[0.25] * 4]
+        assert weighed(BySize(), world, 0, 1, 2, 3).tolist() == [[0.25] * 4]
 
 
 def test_uniform_shares_ignore_the_sizes() -> None:
-    shares = Uniform()(WORLD, who(2, 0))
+    shares = weighed(Uniform(), WORLD, 2, 0)
     assert shares.tolist() == [[0.5, 0.5]]
     assert shares.dtype == torch.float64
 
@@ -112,15 +127,25 @@ class TestReplace:
             Replace(bn_buffers="first_client")
 
 
+def velocity(state: State) -> Tensor:
+    held = state.memory["server_velocity"]
+    assert isinstance(held, Tensor)
+    return held
+
+
 class TestMomentum:
     """One parameter and one statistic, on numbers worked out by hand."""
 
+    def moved(self, stage: Momentum, state: State, clients: Stack) -> tuple[Stack, Memory]:
+        """Let the server move to the only client."""
+        round = tiny.round_of(WORLD, state, clients=clients, average=clients, who=who(0))
+        return stage(round, WORLD, STREAMS)
+
     def rounds(self, stage: Momentum, sent: list[float], averages: list[float]) -> list[tuple[Stack, State]]:
-        found, memory = [], dict[str, Tensor]()
+        found, memory = [], dict[str, Tensor | Stack]()
         for number, (model, mean) in enumerate(zip(sent, averages)):
             state = State(number, tiny.stack([[model, 0]], [[model * 10, 0]], [3]), memory)
-            clients = tiny.stack([[mean, 0]], [[mean * 10, 0]], [5])
-            average, changes = stage(clients, clients, state, WORLD)
+            average, changes = self.moved(stage, state, tiny.stack([[mean, 0]], [[mean * 10, 0]], [5]))
             memory = dict(memory) | dict(changes)
             found.append((average, State(number + 1, average, memory)))
         return found
@@ -131,7 +156,7 @@ class TestMomentum:
         # Round 3, before which distillation has moved w to 10: delta = 10 - 9 = 1, v = 1 + 1 = 2, w = 8.
         found = self.rounds(Momentum(beta=0.5), [8, 6, 10], [6, 5, 9])
         assert [float(average.params[0, 0]) for average, _ in found] == [6, 4, 8]
-        assert [float(state.memory["server_velocity"][0, 0]) for _, state in found] == [2, 2, 2]
+        assert [float(velocity(state)[0, 0]) for _, state in found] == [2, 2, 2]
         assert [float(average.buffers[0, 0]) for average, _ in found] == [60, 50, 90]  # the clients', unmoved
         assert [average.counters.tolist() for average, _ in found] == [[[5]]] * 3
 
@@ -148,8 +173,7 @@ class TestMomentum:
         # Moved like the weights, a variance that falls from round to round would overshoot below zero.
         stage, state = Momentum(beta=0.9, form=form), State(0, tiny.stack([[1, 1]], [[0, 1]], [1]))
         for variance in (0.4, 0.2, 0.1, 0.05):
-            clients = tiny.stack([[1, 1]], [[0, variance]], [1])
-            average, memory = stage(clients, clients, state, WORLD)
+            average, memory = self.moved(stage, state, tiny.stack([[1, 1]], [[0, variance]], [1]))
             assert float(average.buffers[0, 1]) == pytest.approx(variance)
             state = State(state.round + 1, average, memory)
 

@@ -9,26 +9,16 @@ import torch
 
 from fedrepro.core.rng import Streams, generator
 from fedrepro.core.stack import Stack
+from fedrepro.core.state import Memory, State
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.batches import NO_AUGMENT, Augment, batch_plan
-from fedrepro.kernels.plain import Trained
-from fedrepro.stages.plan import Participants
+from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
+from fedrepro.kernels.step import Carried, Trained
+from fedrepro.stages.round import Participants, Round
 from fedrepro.stages.train import DivergedError, LocalSgd, Scaffold, local_batches
 
 
-class Once(LocalSgd):
-    """The stage without its memory, for which it has no use."""
-
-    def __call__(  # type: ignore[override]
-        self, start: Stack, who: Participants, federation: Federation, streams: Streams
-    ) -> Trained:
-        trained, memory = super().__call__(start, who, federation, streams, {})
-        assert memory == {}
-        return trained
-
-
-def local(**changes: Any) -> Once:
+def local(**changes: Any) -> LocalSgd:
     values: dict[str, Any] = {
         "lr": 0.1,
         "lr_schedule": "constant",
@@ -38,15 +28,24 @@ def local(**changes: Any) -> Once:
         "weight_decay": 0.01,
         "augment": NO_AUGMENT,
     }
-    return Once(**(values | changes))
+    return LocalSgd(**(values | changes))
+
+
+def sent(world: Federation, who: Participants, start: Stack | None = None, memory: Memory | None = None) -> Round:
+    """Return a round in which the models have just been sent out: the first ones, unless others are given."""
+    begun = start if start is not None else world.start(0).take([0] * len(who.clients))
+    return tiny.round_of(world, State(0, world.start(0), memory or {}), start=begun, who=who)
+
+
+def train(stage: LocalSgd, who: Participants, world: Federation, streams: Streams) -> Trained:
+    """Train some clients from the first model; the stage has no use for a memory."""
+    trained, memory = stage(sent(world, who), world, streams)
+    assert memory == {}
+    return trained
 
 
 def who(*clients: int, epochs: int = 1) -> Participants:
     return Participants(clients, (0,) * len(clients), (epochs,) * len(clients))
-
-
-def start(world: Federation, count: int) -> Stack:
-    return world.start(0).take([0] * count)
 
 
 def one_hot(data: Data) -> torch.Tensor:
@@ -111,7 +110,7 @@ class TestBatchOfOne:
     @pytest.mark.parametrize("name", ["mlp", "group"])
     def test_other_networks_do_not_mind(self, name: str) -> None:
         world = tiny.federation(name, sizes=(4, 1))
-        trained = local()(start(world, 2), who(0, 1), world, Streams(0))
+        trained = train(local(), who(0, 1), world, Streams(0))
         assert bool(trained.stack.params.isfinite().all())
 
 
@@ -133,7 +132,7 @@ class TestTraining:
     )
     def test_against_a_literal_loop(self, schedule: str, round: int, factor: float) -> None:
         streams = Streams(1, round)
-        trained = local(lr_schedule=schedule)(start(self.world, 2), who(0, 2, epochs=2), self.world, streams)
+        trained = train(local(lr_schedule=schedule), who(0, 2, epochs=2), self.world, streams)
         plan = local_batches(self.world, who(0, 2, epochs=2), streams, batch_size=4, augment=NO_AUGMENT)
         truth = one_hot(self.world.data).numpy()
         for place in range(2):
@@ -149,13 +148,13 @@ class TestTraining:
     def test_clients_train_apart(self) -> None:
         world = tiny.federation("resnet8")
         stage = local(augment=Augment(pad=1, flip=True))
-        together = stage(start(world, 3), who(0, 1, 2), world, Streams(0, 1))
+        together = train(stage, who(0, 1, 2), world, Streams(0, 1))
         for pair in ([0, 1], [0, 2], [1, 2]):
-            apart = stage(start(world, 2), who(*pair), world, Streams(0, 1))
+            apart = train(stage, who(*pair), world, Streams(0, 1))
             assert tiny.same(apart.stack, together.stack.take(pair))
             assert torch.equal(apart.loss, together.loss[pair])
         for client in range(3):  # alone it may have all cores, which sum in another order
-            alone = stage(start(world, 1), who(client), world, Streams(0, 1))
+            alone = train(stage, who(client), world, Streams(0, 1))
             torch.testing.assert_close(
                 alone.stack.params[0], together.stack.params[client], rtol=1e-12, atol=1e-12
             )
@@ -163,12 +162,14 @@ class TestTraining:
     def test_velocity_carries_on(self) -> None:
         stage, streams = local(), Streams(0, 1)
         plan = local_batches(self.world, who(0, 1, epochs=4), streams, batch_size=4, augment=NO_AUGMENT)
-        whole = stage.steps(start(self.world, 2), who(0, 1), self.world, streams, plan)
+        begun = sent(self.world, who(0, 1))
+        whole = stage.run(begun, self.world, streams, plan)
         first, second = tiny.replanned(plan, lambda t: t[:, :3]), tiny.replanned(plan, lambda t: t[:, 3:])
-        half = stage.steps(start(self.world, 2), who(0, 1), self.world, streams, first)
-        rest = stage.steps(half.stack, who(0, 1), self.world, streams, second, velocity=half.velocity)
+        half = stage.run(begun, self.world, streams, first)
+        rest = stage.run(sent(self.world, who(0, 1), half.stack), self.world, streams, second, half.carried)
         assert tiny.same(rest.stack, whole.stack)
-        assert torch.equal(rest.velocity, whole.velocity)
+        assert torch.equal(rest.carried.slots, whole.carried.slots)
+        assert torch.equal(rest.loss, whole.loss)
 
 
 class TestDivergence:
@@ -178,13 +179,13 @@ class TestDivergence:
         broken[16:] = float("inf")  # those of client 4, who is second in the round
         world = replace(world, data=replace(world.data, images=broken))
         with pytest.raises(DivergedError, match="the loss of client 4 in round 3 is not finite"):
-            local()(start(world, 2), who(1, 4), world, Streams(0, 3))
-        local()(start(world, 2), who(1, 2), world, Streams(0, 3))  # the others are well
+            train(local(), who(1, 4), world, Streams(0, 3))
+        train(local(), who(1, 2), world, Streams(0, 3))  # the others are well
 
     def test_a_learning_rate_that_is_far_too_large(self) -> None:
         world = tiny.federation("resnet8", precision="float32")
         with pytest.raises(DivergedError, match=r"client \d in round 0 is not finite \(learning rate 1e\+30\)"):
-            local(lr=1e30)(start(world, 3), who(0, 1, 2, epochs=3), world, Streams(0))
+            train(local(lr=1e30), who(0, 1, 2, epochs=3), world, Streams(0))
 
     def test_weights_that_overflow_in_the_last_step(self) -> None:
         # The only step has a finite loss and leaves infinite weights. Unnoticed, they would spoil the average,
@@ -194,12 +195,23 @@ class TestDivergence:
         features[4:] *= 1e6  # client 1's gradients are large
         world = replace(world, data=replace(world.data, images=features))
         with pytest.raises(DivergedError, match="client 1 in round 0"):
-            local(lr=1e35)(start(world, 2), who(0, 1), world, Streams(0))
+            train(local(lr=1e35), who(0, 1), world, Streams(0))
+
+    def test_kept_it_is_left_to_later_stages(self) -> None:
+        world = tiny.federation("mlp", sizes=(4, 4, 4))
+        broken = world.data.images.clone()
+        broken[4:8] = float("inf")
+        world = replace(world, data=replace(world.data, images=broken))
+        found = train(local(diverged="keep"), who(0, 1, 2), world, Streams(0))
+        assert found.finite.tolist() == [True, False, True]
+        assert found.finite.device.type == "cpu"
+        well = train(local(), who(0, 2), world, Streams(0))
+        assert tiny.same(found.stack.take([0, 2]), well.stack)
 
     def test_a_client_without_images_is_named(self) -> None:
         world = tiny.federation("mlp", sizes=(4, 0, 4, 0))
         with pytest.raises(ValueError, match="client 3"):
-            local()(start(world, 2), who(2, 3), world, Streams(0))
+            train(local(), who(2, 3), world, Streams(0))
 
 
 class TestRefusals:
@@ -211,14 +223,16 @@ class TestRefusals:
             ({"lr_schedule": "linear"}, "lr_schedule must be one of"),
             ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1"),
             ({"weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
-            ({"lr": -0.1}, "lr must be a vector .* of values >= 0"),
+            ({"lr": -0.1}, "rate"),
+            ({"lr_decay": 1.1}, r"lr_decay must be in \(0, 1\], got 1.1"),
+            ({"diverged": "drop"}, 'diverged must be "fail" or "keep", got '),
             ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
             ({"last_batch": "pad"}, "last_batch must be one of"),
         ],
     )
     def test_values_out_of_range(self, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            local(**changes)(start(self.world, 3), who(0, 1, 2), self.world, Streams(0))
+            train(local(**changes), who(0, 1, 2), self.world, Streams(0))
 
 
 class TestScaffold:
@@ -229,6 +243,11 @@ class TestScaffold:
     def stage(self, **changes: Any) -> Scaffold:
         values = {f.name: getattr(local(), f.name) for f in fields(LocalSgd)}
         return Scaffold(**(values | {"weight_decay": 0.0} | changes))
+
+    def remembered(self, found: tuple[Trained, Memory]) -> dict[str, torch.Tensor]:
+        """Return the control variates that a round leaves."""
+        assert set(found[1]) == {"control", "controls"}
+        return {name: held for name, held in found[1].items() if isinstance(held, torch.Tensor)}
 
     @pytest.mark.parametrize(
         ("momentum", "length", "expected"),
@@ -243,45 +262,66 @@ class TestScaffold:
     )
     def test_lengths_by_hand(self, momentum: float, length: str, expected: list[float]) -> None:
         stage = self.stage(momentum=momentum, length=length)
-        plan = stage.batches(self.world, who(0, 1, epochs=2), Streams(0))
+        plan = stage.batches(who(0, 1, epochs=2), self.world, Streams(0))
         assert plan.mask.any(2).sum(1).tolist() == [2, 4]
         assert stage.lengths(plan, Streams(0)).tolist() == pytest.approx(expected)
+
+    @pytest.mark.parametrize("length", ["plain", "effective"])
+    @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+    @pytest.mark.parametrize("decay", [1.0, 0.99])
+    def test_lengths_against_a_literal_loop(self, momentum: float, length: str, decay: float) -> None:
+        world = tiny.federation("mlp", sizes=(40, 9, 23))
+        stage = self.stage(momentum=momentum, length=length, lr_decay=decay, lr_schedule="paper", lr=0.01)
+        streams = Streams(0, 13)  # the second third of the rounds: a tenth of the rate
+        plan = stage.batches(who(0, 1, 2, epochs=20), world, streams)
+        found = stage.lengths(plan, streams)
+        assert found.dtype == torch.float64
+        for client, steps in enumerate((200, 40, 120)):
+            way = velocity = 0.0
+            for step in range(steps):  # a constant gradient of 1
+                velocity = (momentum if length == "effective" else 0.0) * velocity + 1.0
+                way += 0.001 * decay**step * velocity
+            assert float(found[client]) == pytest.approx(way, rel=1e-12, abs=0)
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
     def test_a_constant_gradient_becomes_the_control_variate(self, momentum: float) -> None:
         # In place of training: y = x - L (g_i - c_i + c) with a constant g_i, whatever the momentum.
-        stage, start_ = self.stage(momentum=momentum), start(self.world, 2)
-        gradients = torch.randn(start_.params.shape, generator=tiny.seeded(1), dtype=torch.float64)
+        stage = self.stage(momentum=momentum)
+        size = self.world.start(0).params.shape[1]
+        gradients = torch.randn(2, size, generator=tiny.seeded(1), dtype=torch.float64)
         given: list[torch.Tensor] = []
 
         class Constant(Scaffold):
-            def steps(self, start: Stack, *arguments: Any, correction: Any = None, **options: Any) -> Trained:
-                plan = arguments[3]
+            def run(
+                self, round: Round, federation: Federation, streams: Streams, plan: BatchPlan,
+                carried: Any = None, correction: Any = None,
+            ) -> Trained:  # fmt: skip
                 given.append(correction)
-                way = self.lengths(plan, Streams(0))[:, None] * (gradients + correction)
+                start, way = round.start, self.lengths(plan, streams)[:, None] * (gradients + correction)
                 end = Stack(start.layout, start.params - way, start.buffers, start.counters)
-                return Trained(end, end, way, way.new_zeros(2))
+                return Trained.of(end, Carried.fresh(start, self.step.rule))
 
         stage = Constant(**{f.name: getattr(stage, f.name) for f in fields(Scaffold)})
-        first = stage(start_, who(0, 2), self.world, Streams(0), {})[1]
+        first = self.remembered(stage(sent(self.world, who(0, 2)), self.world, Streams(0)))
         torch.testing.assert_close(first["controls"][[0, 2]], gradients)
         assert not bool(first["controls"][1].any())  # it took no part
         torch.testing.assert_close(first["control"], gradients.sum(0) / 3)  # of three clients
-        second = stage(start_, who(0, 2), self.world, Streams(0), first)[1]
+        again = sent(self.world, who(0, 2), memory=first)
+        second = self.remembered(stage(again, self.world, Streams(0)))
         torch.testing.assert_close(given[1], gradients.sum(0) / 3 - gradients)
         torch.testing.assert_close(second["controls"], first["controls"])  # c_i+ = g_i again
         torch.testing.assert_close(second["control"], first["control"])
 
     def test_against_a_literal_loop(self) -> None:
         stage, streams = self.stage(momentum=0.0), Streams(0)
-        trained, memory = stage(start(self.world, 2), who(0, 1), self.world, streams, {})
+        trained, memory = stage(sent(self.world, who(0, 1)), self.world, streams)
         x = self.world.start(0).params[0]
-        after, again = stage(start(self.world, 2), who(0, 1), self.world, streams, memory)
-        plan = stage.batches(self.world, who(0, 1), streams)
+        after, again = stage(sent(self.world, who(0, 1), memory=memory), self.world, streams)
+        plan = stage.batches(who(0, 1), self.world, streams)
         c_own = [(x - trained.stack.params[i]) / (0.1 * steps) for i, steps in enumerate((1, 2))]
-        c = (c_own[0] + c_own[1]) / 3
+        c, controls = (c_own[0] + c_own[1]) / 3, self.remembered((trained, memory))["controls"]
         for place in range(2):
-            torch.testing.assert_close(memory["controls"][place], c_own[place])
+            torch.testing.assert_close(controls[place], c_own[place])
             client = tiny.Literal.of(self.world.start(0), 0)
             truth = one_hot(self.world.data).numpy()
             for step in range(place + 1):

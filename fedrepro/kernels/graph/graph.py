@@ -7,8 +7,9 @@ Shapes: S members trained, M members, N images, C classes, T steps, B batch, P p
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -17,41 +18,74 @@ from torch.func import functional_call
 
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.batches import BatchPlan, share_out
 from fedrepro.kernels.graph import sessions
 from fedrepro.kernels.graph.lanes import Form, Lane
 from fedrepro.kernels.graph.places import Pixels, autocast, places, state_views
 from fedrepro.kernels.graph.sessions import LANES, StackMemoryError, fork, here, streams
-from fedrepro.kernels.plain import PRECISIONS, NonFiniteLossError, Trained
-from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.plain import PRECISIONS
+from fedrepro.kernels.step import (
+    Adam,
+    AdamW,
+    Carried,
+    Known,
+    Loss,
+    Proximal,
+    Sgd,
+    Step,
+    Term,
+    Trained,
+    unknown,
+)
 from fedrepro.models.architecture import Architecture
 
-__all__ = ["StackMemoryError", "predict", "recalibrate", "supports", "train"]
+__all__ = ["StackMemoryError", "predict", "recalibrate", "takes", "train"]
 
 WORTH = 6  # steps of one batch size from which recording it is cheaper than running it
 TURN = 4  # steps that a lane queues before the next lane's turn
 SIDE = 4  # members that predict side by side: their large batches fill a device sooner
 
 
-@lru_cache(maxsize=256)
-def supports(architecture: Architecture, device: torch.device, precision: str) -> str:
-    """Return "" if this kernel can take the network, otherwise the reason why it cannot."""
+ADAM = {"weight_decay", "proximal", "clip", "beta1", "beta2", "eps"}
+KNOWN: Known = {
+    Step: {"rule", "loss"},
+    Loss: {"terms", "scale"},
+    Term: {"weight", "temperature"},
+    Proximal: {"mu", "form"},
+    Sgd: {"weight_decay", "proximal", "clip", "momentum"},
+    Adam: ADAM,
+    AdamW: ADAM,
+}
+
+
+def takes(
+    architecture: Architecture,
+    device: torch.device,
+    precision: str,
+    step: Step | None = None,
+    data: Data | None = None,
+) -> str:
+    """Return "" if this kernel can do the work, otherwise the reason why it cannot; see `kernels.plain.takes`."""
     if device.type not in ("cpu", "cuda"):
         return f"graph runs on cuda or cpu, not on {device.type}"
     if precision not in PRECISIONS:
         return f"precision must be one of {PRECISIONS}, got {precision!r}"
+    return _layers(architecture) or (unknown(step, KNOWN) if step is not None else "")
+
+
+@lru_cache(maxsize=256)
+def _layers(architecture: Architecture) -> str:
+    """Return what of a network a recording cannot hold, or ""."""
     for layer in architecture.make().modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd):
-            return f"{type(layer).__name__} draws random numbers at every step"
         if isinstance(layer, nn.SyncBatchNorm):
             return "SyncBatchNorm talks to other processes"
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             return f"{type(layer).__name__} with momentum None reads its counter at every step"
-    return ""
+    return f"{architecture.name} draws random numbers at every step" if architecture.random else ""
 
 
-def _check(architecture: Architecture, device: torch.device, precision: str) -> None:
-    reason = supports(architecture, device, precision)
+def _check(architecture: Architecture, device: torch.device, precision: str, step: Step | None = None) -> None:
+    reason = takes(architecture, device, precision, step)
     if reason:
         raise ValueError(reason)
 
@@ -60,67 +94,61 @@ def train(
     architecture: Architecture,
     start: Stack,
     data: Data,
-    targets: Tensor,
+    targets: Sequence[Tensor],
     plan: BatchPlan,
-    sgd: Sgd,
+    step: Step,
+    rates: Tensor,
     *,
     precision: str = "float32",
     collect: Tensor | None = None,
-    velocity: Tensor | None = None,
+    carried: Carried | None = None,
     correction: Tensor | None = None,
-    loss_scale: float = 1.0,
     chunk: int | None = None,
 ) -> Trained:
     """Train every member of a stack on its own batches; see `kernels.plain.train`.
 
     Args:
-        architecture: the network of all members.
-        start: S initial models on the data's device.
-        data: the images that the plan points into.
-        targets: labels [N] int64, or probabilities [N, C].
-        plan: batches of each member, best on the CPU: it is read there once, before the first step.
-        sgd: learning rates [T], momentum, weight decay, proximal term.
-        precision: "float32", "bfloat16", or "float64" (then `start` is float64).
-        collect: [T] bool, steps after which the weights enter the running mean (SWA).
-        velocity: momentum buffers [S, P] to go on from; zero when not given.
-        correction: [S, P], added to each member's gradient at every step.
-        loss_scale: factor on the loss.
+        architecture, start, data, targets, step, rates, precision, collect, carried, correction: as there.
+        plan: best on the CPU: it is read there once, before the first step.
         chunk: members side by side; when not given, up to 16, or as many as the memory allows.
 
     Returns:
-        Final and averaged models, momentum buffers and mean losses.
+        As there.
 
     Raises:
-        NonFiniteLossError: naming the first member whose loss is infinite or NaN.
         StackMemoryError: if the device has no memory for `chunk` members, or for one.
-        ValueError: for a network or a precision that `supports` refuses.
+        ValueError: for a network, a precision, a rule or a loss that `takes` refuses.
     """
     device = start.params.device
-    _check(architecture, device, precision)
+    _check(architecture, device, precision, step)
     filled = plan.mask.sum(2)
     order = torch.argsort((filled == 0).to(torch.int8), dim=1, stable=True)  # [S, T], steps taken come first
     counts = [[size for size in row if size] for row in filled.tolist()]
-    flagged = collect.tolist() if collect is not None else [False] * plan.mask.shape[1]
-    taken = [[flagged[step] for step in row] for row in order.tolist()]  # [S, T] in the new order
-    rates = sgd.lr.to(start.params.dtype)[order.to(sgd.lr.device)].to(device)
+    flagged = collect.tolist() if collect is not None else [False] * len(plan)
+    taken = [[flagged[number] for number in row] for row in order.tolist()]  # [S, T] in the new order
+    lrs = rates.to(start.params.dtype)[order.to(rates.device)].to(device)
     plan = _reordered(plan, order)
-    if not sgd.momentum:
-        velocity = None
-    out = Trained(_empty(start), _empty(start), torch.zeros_like(start.params), rates.new_zeros(len(start)))
-    form = Form.of(architecture, start, data, targets, plan, sgd, precision, correction is not None, loss_scale)
+    carried = carried if carried is not None else Carried.fresh(start, step.rule)
+    before = carried.collected.tolist()
+    end, after = _empty(start), Carried(*(tensor.clone() for tensor in vars(carried).values()))
+    if isinstance(step.rule, Sgd) and not step.rule.momentum:
+        carried = replace(
+            carried, slots=torch.zeros_like(carried.slots)
+        )  # it moves nothing, and is carried no more
+    form = Form.of(architecture, start, data, targets, plan, step, precision, correction is not None)
     plan = plan.to(device)
 
     def work(lane: Lane, members: list[int]) -> Iterator[None]:
         for member in members:
-            lane.load(start, member, velocity, correction, plan, rates)
-            collected = 0
+            lane.load(start, member, carried, correction, plan, lrs)
+            collected = before[member]
             for size, wanted in zip(counts[member], taken[member]):
                 lane.step(size)
                 if wanted:
                     collected += 1
                     lane.collect(collected)
                 yield
-            lane.unload(out, member, steps=len(counts[member]), collected=collected)
+            lane.unload(end, after, member, steps=len(counts[member]), collected=collected)
 
     with torch.no_grad(), here(device):
         try:
@@ -134,10 +162,7 @@ def train(
         except BaseException:
             sessions.forget()  # a lane that stopped half way is no place to start from
             raise
-        finite = (out.loss.isfinite() & out.stack.params.isfinite().all(1)).tolist()
-    if not all(finite):
-        raise NonFiniteLossError(finite.index(False))
-    return out
+    return Trained.of(end, after)
 
 
 def _empty(like: Stack) -> Stack:
@@ -147,8 +172,7 @@ def _empty(like: Stack) -> Stack:
 
 def _reordered(plan: BatchPlan, order: Tensor) -> BatchPlan:
     member = torch.arange(len(order), device=order.device)[:, None]
-    index, mask, shift, flip = (p[member, order] for p in (plan.index, plan.mask, plan.shift, plan.flip))
-    return BatchPlan(index, mask, shift, flip, plan.pad)
+    return plan.changed(lambda part: part[member, order], plan.noise)
 
 
 def _turn(lane: Lane, steps: Iterator[None]) -> bool:
@@ -165,7 +189,7 @@ def _lanes(
     largest = max((size for sizes in counts for size in sizes), default=0)
     if chunk is None and largest and width > max(len(session.lanes), 1):
         width = min(width, session.fit(largest, width))
-    queues = sessions.share_out([len(sizes) for sizes in counts], width)
+    queues = share_out([len(sizes) for sizes in counts], width)
     uses = [Counter(size for member in queue for size in counts[member]) for queue in queues]
     lanes = session.take([[size for size, times in use.items() if times >= WORTH] for use in uses])
     return lanes, queues
@@ -238,9 +262,10 @@ def recalibrate(
         states = _states(fresh.layout, fresh.buffers, fresh.counters)
         pixels = Pixels.of(data, stack.params.dtype)
         with fork(device):
-            for number, begin in enumerate(range(0, len(data), batch_size), start=1):
+            for begin in range(0, len(data), batch_size):
+                done = min(begin + batch_size, len(data))
                 for norm in norms.values():
-                    norm.momentum = 1 / number  # the plain mean, as with None, which would read the counter
+                    norm.momentum = (done - begin) / done  # the mean; None would read the counter
                 for member in range(len(stack)):
                     with _side(device, member), autocast(device, precision):
                         x = pixels(data.images[begin : begin + batch_size])

@@ -7,12 +7,12 @@ and copied out. Lanes run side by side, each on its own stream.
 Shapes: T steps, B batch, N images, C classes, P parameters, P' places in a lane, Q buffer entries, R counters.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
@@ -21,20 +21,22 @@ from fedrepro.data.data import Data
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.graph.places import Pixels, autocast, places, state_views
 from fedrepro.kernels.inputs import crop_and_flip
-from fedrepro.kernels.plain import TINY, Trained
-from fedrepro.kernels.step import Proximal, Sgd
+from fedrepro.kernels.plain import TINY
+from fedrepro.kernels.step import Adam, AdamW, Carried, Sgd, Step
 from fedrepro.models.architecture import Architecture
 
 WARM_UPS = 2  # eager steps before a recording, in which libraries choose algorithms and take workspaces
 KEPT = 32  # recordings that a lane keeps
+CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
 
 
 @dataclass(frozen=True)
 class Form:
     """Everything that a recorded step depends on, apart from what is copied into a lane.
 
-    images and targets: shapes [N, ...]; augmented: whether images are cropped and flipped; steps and batch:
-    room for the plan, T and B at most; numerics: the global switches that change how torch computes.
+    images: shape [N, ...]; targets: shape and dtype of each term's; augmented: whether images are cropped and
+    flipped; steps and batch: room for the plan, T and B at most; step: the rule and the loss; numerics: the global
+    switches that change how torch computes.
     """
 
     architecture: Architecture
@@ -44,17 +46,13 @@ class Form:
     images: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    targets: tuple[int, ...]
-    target_dtype: torch.dtype
+    targets: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     augmented: bool
     pad: int
     steps: int
     batch: int
-    momentum: float
-    weight_decay: float
-    proximal: Proximal
+    step: Step
     corrected: bool
-    loss_scale: float
     numerics: tuple[bool | str, ...]
 
     @classmethod
@@ -63,12 +61,11 @@ class Form:
         architecture: Architecture,
         start: Stack,
         data: Data,
-        targets: Tensor,
+        targets: Sequence[Tensor],
         plan: BatchPlan,
-        sgd: Sgd,
+        step: Step,
         precision: str,
         corrected: bool,
-        loss_scale: float,
     ) -> "Form":
         """Return the form of a call of `train`."""
         steps, batch = plan.index.shape[1:]
@@ -80,18 +77,14 @@ class Form:
             images=tuple(data.images.shape),
             mean=tuple(data.mean),
             std=tuple(data.std),
-            targets=tuple(targets.shape),
-            target_dtype=targets.dtype,
+            targets=tuple((tuple(target.shape), target.dtype) for target in targets),
             augmented=data.images.ndim == 4 and bool(plan.pad or plan.flip.any()),
             pad=plan.pad,
             # Rounded up, so that rounds of somewhat different length share their recordings.
             steps=max(8, 1 << (steps - 1).bit_length()),
             batch=8 * (batch // 8 + 1),
-            momentum=sgd.momentum,
-            weight_decay=sgd.weight_decay,
-            proximal=sgd.proximal,
+            step=step,
             corrected=corrected,
-            loss_scale=loss_scale,
             numerics=_numerics(),
         )
 
@@ -114,16 +107,17 @@ class Ground:
         self.places = places(self.layout, form.device)
         images = torch.zeros(form.images, dtype=pixel, device=form.device)
         self.pixels = Pixels(images, form.mean, form.std, form.dtype)
-        self.targets = torch.zeros(form.targets, dtype=form.target_dtype, device=form.device)
+        self.targets = [torch.zeros(shape, dtype=kind, device=form.device) for shape, kind in form.targets]
         # Weight decay acts on tensors of two or more axes.
         self.decay = torch.zeros(self.places.size, dtype=form.dtype, device=form.device)
         for _, shape, begin in self.places.entries:
-            self.decay[begin : begin + prod(shape)] = form.weight_decay if len(shape) > 1 else 0.0
+            self.decay[begin : begin + prod(shape)] = form.step.rule.weight_decay if len(shape) > 1 else 0.0
 
-    def fill(self, data: Data, targets: Tensor) -> None:
+    def fill(self, data: Data, targets: Sequence[Tensor]) -> None:
         """Copy a call's data in: an earlier call's can then neither be read by mistake nor be freed too soon."""
         self.pixels.images.copy_(data.images)
-        self.targets.copy_(targets)
+        for own, target in zip(self.targets, targets, strict=True):
+            own.copy_(target)
 
 
 class Lane:
@@ -136,18 +130,20 @@ class Lane:
         def zeros(*shape: int, dtype: torch.dtype = form.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=form.device)
 
-        self.weights, self.gradient, self.velocity, self.mean = (zeros(ground.places.size) for _ in range(4))
+        self.weights, self.gradient, self.mean = (zeros(ground.places.size) for _ in range(3))
+        self.slots = zeros(form.step.rule.slots, ground.places.size)
         self.buffers = zeros(Layout.size(layout.buffers))
         self.counters = zeros(Layout.size(layout.counters), dtype=torch.int64)
         self.rates, self.total = zeros(form.steps), zeros()
-        self.clock = zeros(1, dtype=torch.int64)  # steps done
+        self.clock = zeros(1, dtype=torch.int64)  # steps done of the plan
+        self.age = zeros()  # steps done in all, those that an earlier part of the training took included
         self.index = zeros(form.steps, form.batch, dtype=torch.int64)
         self.shift = zeros(form.steps, form.batch, 2, dtype=torch.uint8)
         self.flip = zeros(form.steps, form.batch, dtype=torch.bool)
         self._leaves = ground.places.views(self.weights)
         self._gradients = list(ground.places.views(self.gradient).values())
         # Of the local rule: where the member started, and what is added to its gradients.
-        self.anchor = zeros(ground.places.size if form.proximal.mu else 0)
+        self.anchor = zeros(ground.places.size if form.step.rule.proximal.mu else 0)
         self.correction = zeros(ground.places.size if form.corrected else 0)
         self._state = state_views(layout, self.buffers, self.counters)
         self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
@@ -189,7 +185,7 @@ class Lane:
         self,
         start: Stack,
         member: int,
-        velocity: Tensor | None,
+        carried: Carried,
         correction: Tensor | None,
         plan: BatchPlan,
         rates: Tensor,
@@ -199,14 +195,15 @@ class Lane:
         self.weights.index_copy_(0, position, start.params[member])
         self.buffers.copy_(start.buffers[member])
         self.counters.copy_(start.counters[member])
-        for tensor in (self.velocity, self.mean, self.total, self.clock):
-            tensor.zero_()
-        if velocity is not None:
-            self.velocity.index_copy_(0, position, velocity[member])
+        self.slots.index_copy_(1, position, carried.slots[member])
+        self.mean.index_copy_(0, position, carried.mean[member])
+        self.total.copy_(carried.total[member])
+        self.age.copy_(carried.steps[member])
+        self.clock.zero_()
         if correction is not None:
             self.correction.index_copy_(0, position, correction[member])
-        if self.ground.form.proximal.mu:
-            self.anchor.copy_(self.weights)
+        if self.ground.form.step.rule.proximal.mu:
+            self.anchor.index_copy_(0, position, carried.anchor[member])
         steps, batch = plan.index.shape[1:]
         self.rates[:steps].copy_(rates[member])
         self.index[:steps, :batch].copy_(plan.index[member])
@@ -227,15 +224,17 @@ class Lane:
         """Take the weights into their running mean, as the `count`-th."""
         self.mean.add_((self.weights - self.mean) / count)
 
-    def unload(self, out: Trained, member: int, *, steps: int, collected: int) -> None:
-        """Copy the member out into its row of `out`, after so many steps and collected models."""
+    def unload(self, stack: Stack, carried: Carried, member: int, *, steps: int, collected: int) -> None:
+        """Copy the member out into its row of a stack and of what is carried, after so many more steps."""
         position = self.ground.places.position
-        for stack, flat in ((out.stack, self.weights), (out.average, self.mean if collected else self.weights)):
-            stack.params[member].copy_(flat[position])
-            stack.buffers[member].copy_(self.buffers)
-            stack.counters[member].copy_(self.counters)
-        out.velocity[member].copy_(self.velocity[position])
-        out.loss[member].copy_(self.total / max(steps, 1))
+        stack.params[member].copy_(self.weights[position])
+        stack.buffers[member].copy_(self.buffers)
+        stack.counters[member].copy_(self.counters)
+        carried.slots[member].copy_(self.slots[:, position])
+        carried.mean[member].copy_(self.mean[position])
+        carried.total[member].copy_(self.total)
+        carried.steps[member] += steps
+        carried.collected[member] = collected
 
     def _step(self, size: int) -> None:
         ground, form = self.ground, self.ground.form
@@ -251,25 +250,41 @@ class Lane:
         with torch.enable_grad():
             with autocast(form.device, form.precision):
                 logits = functional_call(ground.module, leaves | self._state, (x,), strict=True)
-            loss = F.cross_entropy(logits.to(form.dtype), ground.targets[index])
-            gradients = torch.autograd.grad(loss * form.loss_scale, list(leaves.values()))
+            loss = form.step.loss(logits.to(form.dtype), [target[index] for target in ground.targets])
+            gradients = torch.autograd.grad(loss * form.step.loss.scale, list(leaves.values()))
         with torch.no_grad():
             torch._foreach_copy_(self._gradients, list(gradients))
-            change = self.gradient
             self._pull()
             if form.corrected:
-                change.add_(self.correction)
-            if form.weight_decay:
-                change.addcmul_(self.weights, ground.decay)
-            if form.momentum:
-                change = self.velocity.mul_(form.momentum).add_(change)
-            self.weights.addcmul_(change, self.rates.index_select(0, self.clock), value=-1)
+                self.gradient.add_(self.correction)
+            if form.step.rule.clip:
+                self.gradient.mul_((form.step.rule.clip / (self.gradient.norm() + CLIP_EPS)).clamp_max(1.0))
+            self._move()
             self.total.add_(loss.detach())
             self.clock.add_(1)
+            self.age.add_(1)
+
+    def _move(self) -> None:
+        """Move the weights by the gradient; see `kernels.step`."""
+        rule, rate = self.ground.form.step.rule, self.rates.index_select(0, self.clock)
+        if isinstance(rule, AdamW):
+            self.weights.sub_(self.weights * self.ground.decay * rate)
+        elif rule.weight_decay:
+            self.gradient.addcmul_(self.weights, self.ground.decay)
+        if isinstance(rule, Sgd):
+            change = self.slots[0].mul_(rule.momentum).add_(self.gradient) if rule.momentum else self.gradient
+        else:
+            assert isinstance(rule, Adam)  # `takes` has refused all others
+            first, second, nth = self.slots[0], self.slots[1], self.age + 1
+            first.lerp_(self.gradient, 1 - rule.beta1)
+            second.mul_(rule.beta2).addcmul_(self.gradient, self.gradient, value=1 - rule.beta2)
+            length = second.div(1 - rule.beta2**nth).sqrt_().add_(rule.eps)
+            change = first.div(1 - rule.beta1**nth).div_(length)
+        self.weights.addcmul_(change, rate, value=-1)
 
     def _pull(self) -> None:
-        """Add the gradient of the proximal term; see `optim.Proximal`."""
-        mu, form = self.ground.form.proximal.mu, self.ground.form.proximal.form
+        """Add the gradient of the proximal term; see `step.Proximal`."""
+        mu, form = self.ground.form.step.rule.proximal.mu, self.ground.form.step.rule.proximal.form
         if mu and form == "squared":
             self.gradient.add_(self.weights - self.anchor, alpha=mu)
         elif mu:

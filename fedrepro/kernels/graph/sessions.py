@@ -163,14 +163,3 @@ def fork(device: torch.device) -> Iterator[None]:
         # Also after an error: memory that the streams still use must not be handed out again before.
         for stream in side:
             torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def share_out(steps: list[int], lanes: int) -> list[list[int]]:
-    """Return the members of each lane: longest training first, each to the lane that is free first."""
-    queues: list[list[int]] = [[] for _ in range(lanes)]
-    load = [0] * lanes
-    for member in sorted(range(len(steps)), key=lambda m: -steps[m]):
-        place = load.index(min(load))
-        queues[place].append(member)
-        load[place] += steps[member]
-    return queues

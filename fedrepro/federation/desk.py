@@ -1,0 +1,42 @@
+"""Where a round's trainings are carried out: in one go, or part by part, so that a long one is not lost.
+
+`Desk` carries everything out at once. One that keeps what is done (`runs.desk`) stands in its place when a run is
+played; parts lead to the same bits.
+
+Shapes: S members trained, T steps.
+"""
+
+from typing import Protocol
+
+from fedrepro.core.stack import Stack
+from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.step import Carried, Trained
+
+
+class PausedError(Exception):
+    """The time is over inside a round; what is done of it is kept."""
+
+
+class Part(Protocol):
+    """Trains the steps from `first` up to, not including, `last` of a plan."""
+
+    def __call__(self, start: Stack, first: int, last: int, carried: Carried | None) -> Trained:
+        """Go on from the models [S] that stand before step `first`, and what they carry."""
+
+
+class Desk:
+    """Carries trainings out in one go and keeps nothing."""
+
+    def carry_out(self, part: Part, start: Stack, plan: BatchPlan, carried: Carried | None) -> Trained:
+        """Train all steps of a plan.
+
+        Args:
+            part: does the work.
+            start: the models [S] before the first step.
+            plan: the batches, of which sizes are looked at.
+            carried: what an earlier training handed on, if its rule lives on.
+        """
+        return part(start, 0, len(plan), carried)
+
+
+AT_ONCE = Desk()

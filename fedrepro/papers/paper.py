@@ -1,0 +1,220 @@
+"""What a paper is: its values, items and rules, and the cells that follow from them at a scale."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+import fedrepro.federation.assemble
+import fedrepro.methods.catalogue  # noqa: F401  (both for what they and theirs declare: the settings)
+from fedrepro.core.setting import Setting, nearest
+from fedrepro.papers.reading import LAST, Reading
+
+SCALES = ("smoke", "short", "paper")
+KINDS = ("stated", "assumed")
+
+# What is set, read, and stated or assumed `when` the labels and the scale are those: keys when, set, read, stated
+# or assumed. The labels of an item that only map to values are rules, too; see `fedrepro.papers.rules`.
+Rule = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named difference between a paper and its released code: the settings that select the code's way.
+
+    paper, code: what each of the two does.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    paper: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Axes of labels whose combinations are cells, at the scales at which they are."""
+
+    axes: Mapping[str, tuple[str, ...]]
+    scales: tuple[str, ...] = SCALES
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A cell that is a difference: how many points one cell lies above another, (item, row) each, in a column."""
+
+    row: str
+    column: str
+    of: tuple[str, str]
+    above: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure: its axes, how a cell is named, and which settings belong to the cells.
+
+    limits: for a scale, the values that it keeps of an axis; axes without a limit keep all.
+    read: what the readings of its cells have in common, as for `Reading.of`.
+    batch: whether runs of the store stand behind it; a toy figure computes everything in its notebook.
+    not_built: rows that the paper prints and that have no cell here, each with the reason.
+    """
+
+    paper: str
+    name: str
+    title: str
+    source: str
+    claim: str
+    row: str
+    column: str
+    grids: tuple[Grid, ...]
+    gains: tuple[Gain, ...]
+    limits: Mapping[str, Mapping[str, tuple[str, ...]]]
+    rules: tuple[Rule, ...]
+    seeds: Mapping[str, int]
+    batch: bool
+    read: Mapping[str, Any] = field(default_factory=dict)
+    not_built: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The name by which it is asked for, such as "fedbe/table1_methods"."""
+        return f"{self.paper}/{self.name}"
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """All labels that there are on each axis, in their order."""
+        found: dict[str, dict[str, None]] = {}
+        for grid in self.grids:
+            for axis, values in grid.axes.items():
+                found.setdefault(axis, {}).update(dict.fromkeys(values))
+        return {axis: tuple(values) for axis, values in found.items()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of an item at one scale: its labels, row and column, its setting, and how its number is read."""
+
+    item: str
+    labels: Mapping[str, str]
+    row: str
+    column: str
+    setting: Setting
+    reading: Reading = LAST
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper's data; `not_built` gives the reason for each item that the paper prints and that is not here."""
+
+    name: str
+    title: str
+    settings: pd.DataFrame
+    rules: tuple[Rule, ...]
+    presets: Mapping[str, Preset]
+    items: Mapping[str, Item]
+    reported: pd.DataFrame
+    not_built: Mapping[str, str] = field(default_factory=dict)
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """Return the settings of a preset, to be given to `Setting.with_`.
+
+        They are meant for the paper's scale: where a step is counted (`swa_start`), smaller scales need less.
+
+        Raises:
+            ValueError: for an unknown preset, with the nearest real one.
+        """
+        if name not in self.presets:
+            raise ValueError(f"unknown preset {name!r} of {self.name}{nearest(name, list(self.presets))}")
+        return dict(self.presets[name].values)
+
+    def cells(self, item: str, scale: str, *, only: tuple[str, ...] = ()) -> list[Cell]:
+        """List the cells of an item at a scale, in order of priority.
+
+        Args:
+            item: an item's short name.
+            scale: "smoke", "short" or "paper".
+            only: labels, such as "ConvNet" and "Step": an axis that has some of them keeps no others.
+
+        Raises:
+            ValueError: for an unknown item, scale or label, with the nearest real one.
+        """
+        if scale not in SCALES:
+            raise ValueError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
+        if item not in self.items:
+            raise ValueError(f"unknown item {item!r} of {self.name}{nearest(item, list(self.items))}")
+        entry = self.items[item]
+        known = {v for values in entry.labels.values() for v in values}
+        for label in only:
+            if label not in known:
+                raise ValueError(f"{entry.key} has no {label!r}{nearest(label, sorted(known))}")
+        chosen = {axis: set(values) & set(only) for axis, values in entry.labels.items()}
+        cells = []
+        for grid in (grid for grid in entry.grids if scale in grid.scales):
+            axes = dict(grid.axes)
+            for axis, values in grid.axes.items():
+                allowed = entry.limits.get(scale, {}).get(axis, values)
+                axes[axis] = tuple(v for v in values if v in allowed and (not chosen[axis] or v in chosen[axis]))
+            for values in itertools.product(*axes.values()):
+                cells.append(self._cell(entry, dict(zip(axes, values)), scale))
+        left = set(only) - {label for cell in cells for label in cell.labels.values()}
+        if left:
+            raise ValueError(f"{entry.key} has no cell with {', '.join(sorted(left))} at scale {scale}")
+        return cells
+
+    def sources(self, item: str) -> pd.DataFrame:
+        """Tell of every value of an item at paper scale what it is and where it comes from.
+
+        A rule that says `stated` or `assumed` speaks for the values that it sets: for all of the item if it
+        applies to every cell, else for the cells with its labels, which are then named.
+
+        Returns:
+            Columns name, value (all that occur), kind ("stated", "assumed", or both where that differs from cell
+            to cell) and source.
+        """
+        cells = self.cells(item, "paper")
+        found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
+        for rule in self._rules(self.items[item]):
+            kind = next((kind for kind in KINDS if kind in rule), "")
+            matched = sum(_applies(rule, dict(cell.labels) | {"scale": "paper"}) for cell in cells)
+            for name in rule.get("set", {}) if kind and matched else ():
+                if matched == len(cells):
+                    found[name] = [kind, rule[kind]]
+                    continue
+                kinds, sources = found.get(name, ["", ""])
+                said = f"for {_labels(rule)} {kind}: {rule[kind]}"
+                more = kinds if kind in kinds else ", ".join(filter(None, (kinds, kind)))
+                found[name] = [more, "; ".join(filter(None, (sources, said)))]
+        values = [cell.setting.asdict() for cell in cells]
+        used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}
+        rows = [(name, used[name], *source) for name, source in found.items()]
+        return pd.DataFrame(rows, columns=["name", "value", "kind", "source"])
+
+    def _rules(self, item: Item) -> list[Rule]:
+        """Return the rules in the order in which they apply: those about a scale after all others."""
+        return sorted((*self.rules, *item.rules), key=lambda rule: "scale" in rule.get("when", {}))
+
+    def _cell(self, item: Item, labels: dict[str, str], scale: str) -> Cell:
+        values = dict(zip(self.settings["name"], self.settings["value"]))
+        facts, read = labels | {"scale": scale}, dict(item.read)
+        for rule in self._rules(item):
+            if _applies(rule, facts):
+                values |= rule.get("set", {})
+                read |= rule.get("read", {})
+        row, column = item.row.format(**labels), item.column.format(**labels)
+        return Cell(item.key, labels, row, column, Setting.of(values), Reading.of(read))
+
+
+def any_of(wanted: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the labels that a rule names on an axis: one, or any of a list."""
+    return (wanted,) if isinstance(wanted, str) else tuple(wanted)
+
+
+def _applies(rule: Rule, facts: Mapping[str, str]) -> bool:
+    return all(facts.get(axis) in any_of(wanted) for axis, wanted in rule.get("when", {}).items())
+
+
+def _labels(rule: Rule) -> str:
+    about = (any_of(wanted) for axis, wanted in rule["when"].items() if axis != "scale")
+    return ", ".join(label for labels in about for label in labels)

@@ -1,0 +1,109 @@
+"""Reading a paper's folder: settings.toml, items.toml and reported.csv."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro.papers.metrics import metric
+from fedrepro.papers.paper import KINDS, SCALES, Gain, Grid, Item, Paper, Preset
+from fedrepro.papers.rules import rules
+
+TEXTS = ("title", "source", "claim", "row", "column")  # of an item; none may be empty
+
+
+def paper(folder: Path) -> Paper:
+    """Read one paper.
+
+    Args:
+        folder: the paper's, named like the paper.
+
+    Raises:
+        ValueError: for a value that is neither stated nor assumed, a text that was left empty, or an unknown
+            preset, label, setting or metric; the message names the file.
+    """
+    name = folder.name
+    settings, items = (
+        tomllib.loads((folder / file).read_text(encoding="utf-8")) for file in ("settings.toml", "items.toml")
+    )
+    rows = []
+    for key, entry in settings.get("values", {}).items():
+        if sum(kind in entry for kind in KINDS) != 1:
+            raise ValueError(f"{name}: {key} must be either stated or assumed")
+        kind = next(kind for kind in KINDS if kind in entry)
+        rows.append({"name": key, "value": entry["value"], "kind": kind, "source": entry[kind]})
+    entries = settings.get("presets", {})
+    presets = {key: _preset(key, entry, entries) for key, entry in entries.items()}
+    try:
+        _filled_in("the paper", settings, ("title",))
+        found = rules(settings, {}, presets)
+    except ValueError as error:
+        raise ValueError(f"{name}/settings.toml: {error}") from error
+    reported = pd.read_csv(folder / "reported.csv", dtype={"row": str, "column": str, "note": str})
+    try:
+        for one in reported["metric"].unique():
+            metric(str(one))
+    except ValueError as error:
+        raise ValueError(f"{name}/reported.csv: {error}") from error
+    return Paper(
+        name,
+        settings["title"],
+        pd.DataFrame(rows, columns=["name", "value", "kind", "source"]),
+        found,
+        presets,
+        {key: _item(name, key, entry, presets) for key, entry in items.get("items", {}).items()},
+        reported,
+        items.get("not_built", {}),
+    )
+
+
+def _filled_in(what: str, entry: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    for name in names:
+        if not str(entry.get(name, "")).strip():
+            raise ValueError(f"the {name} of {what} must be filled in, got {entry.get(name)!r}")
+
+
+def _preset(name: str, entry: Mapping[str, Any], every: Mapping[str, Any]) -> Preset:
+    """Read a preset; one that `unites` others has the values of all of them."""
+    values = {key: value for other in entry.get("unites", []) for key, value in every[other]["set"].items()}
+    return Preset(name, values | entry.get("set", {}), entry["paper"], entry["code"])
+
+
+def _grid(entry: Mapping[str, Any]) -> Grid:
+    axes = {axis: tuple(values) for axis, values in entry.items() if axis != "scales"}
+    return Grid(axes, tuple(entry.get("scales", SCALES)))
+
+
+def _gain(entry: Mapping[str, Any]) -> Gain:
+    of, above = ((entry[side]["item"], entry[side]["row"]) for side in ("of", "above"))
+    return Gain(entry["row"], entry["column"], of, above)
+
+
+def _item(name: str, key: str, entry: Mapping[str, Any], presets: Mapping[str, Preset]) -> Item:
+    limits = {
+        scale: {axis: tuple(values) for axis, values in entry.get(scale, {}).items()}
+        for scale in ("smoke", "short")
+    }
+    item = Item(
+        paper=name,
+        name=key,
+        **{text: entry.get(text, "") for text in TEXTS},
+        grids=tuple(map(_grid, entry.get("grids", []))),
+        gains=tuple(map(_gain, entry.get("gain", []))),
+        limits=limits,
+        rules=(),
+        seeds=entry["seeds"],
+        batch=entry.get("batch", True),
+        read=entry.get("read", {}),
+        not_built=entry.get("not_built", {}),
+    )
+    try:
+        _filled_in(key, entry, TEXTS)
+        if not item.labels:
+            raise ValueError(f"the grids of {key} must be filled in, got {entry.get('grids')!r}")
+        return replace(item, rules=rules(entry, item.labels, presets))
+    except ValueError as error:
+        raise ValueError(f"{name}/items.toml: {error}") from error

@@ -1,0 +1,171 @@
+"""Long rounds: cut into parts, kept, paused and killed inside, and the same bits in the end."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_runs import assert_same, checkpoint, digits, facts, key_of, toy
+
+from fedrepro.runs import desk
+from fedrepro.runs import play as runs
+from fedrepro.runs.play import Run, play, play_all
+from fedrepro.runs.store import Store
+
+LONG = ["fedbe", "scaffold", "fedprox", "centralized", "one_ensemble"]
+
+
+def long(method: str) -> Run:
+    """Return a run whose rounds have several steps of training and, where it distils, of distillation."""
+    changes = {"rounds": 2, "local_epochs": 1 if method == "centralized" else 4, "client_batch": 4}
+    return digits(method, **changes, distill_epochs=4, proximal_mu=0.1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let every part be one step, write after each, and list the steps that were really trained."""
+    trained: list[tuple[int, int]] = []
+    carry_out = desk.KeepingDesk.carry_out
+
+    def watched(self: Any, part: Any, *rest: Any) -> Any:
+        def count(start: Any, first: int, last: int, carried: Any) -> Any:
+            trained.append((first, last))
+            return part(start, first, last, carried)
+
+        return carry_out(self, count, *rest)
+
+    monkeypatch.setattr(desk.KeepingDesk, "carry_out", watched)
+    monkeypatch.setattr(desk.KeepingDesk, "_until", lambda self, images, first: first + 1)
+    monkeypatch.setattr(desk, "KEEP_SECONDS", -1.0)
+    return trained
+
+
+@pytest.mark.parametrize("method", LONG)
+def test_in_parts_a_run_ends_in_the_same_bits(
+    method: str, store: Store, tmp_path: Path, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = play(long(method), store)
+    assert len(parts) > 4
+    assert all(last == first + 1 for first, last in parts)
+    monkeypatch.undo()
+    other = Store(tmp_path / "other")
+    whole = play(long(method), other)
+    assert whole.status == "done"
+    assert_same(checkpoint(long(method), store), checkpoint(long(method), other))
+    assert facts(cut.record) == facts(whole.record)
+
+
+class Killed(BaseException):
+    """Ends a call as a kill would."""
+
+
+@pytest.mark.parametrize("method", LONG)
+def test_killed_after_any_part_it_goes_on_to_the_same_bits(
+    method: str, store: Store, tmp_path: Path, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, kept = Store.keep_inside, 0
+
+    def killed(self: Store, key: str, inside: Any) -> None:
+        nonlocal kept
+        keep(self, key, inside)
+        kept += 1
+        raise Killed
+
+    with monkeypatch.context() as machine:
+        machine.setattr(Store, "keep_inside", killed)
+        for _ in range(200):
+            try:
+                outcome = play(long(method), Store(store.root))
+                break
+            except Killed:
+                continue
+    assert outcome.status == "done"
+    assert kept == len(parts)  # no part was trained twice
+    monkeypatch.undo()
+    other = Store(tmp_path / "other")
+    play(long(method), other)
+    assert_same(checkpoint(long(method), store), checkpoint(long(method), other))
+    assert not list(store.root.glob("*/inside.pt"))
+
+
+def test_a_budget_stops_inside_a_round_and_the_next_one_goes_on(
+    store: Store, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    read = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now, sleep=lambda _: None)
+    monkeypatch.setattr(desk, "time", read)
+    monkeypatch.setattr(runs, "time", read)
+    run = long("fedavg")
+    # Every part takes a second, as the clock has it.
+    carry_out = desk.KeepingDesk.carry_out
+
+    def slow(self: Any, part: Any, *rest: Any) -> Any:
+        def tick(start: Any, first: int, last: int, carried: Any) -> Any:
+            clock.now += 1.0
+            return part(start, first, last, carried)
+
+        return carry_out(self, tick, *rest)
+
+    monkeypatch.setattr(desk.KeepingDesk, "carry_out", slow)
+    (first,) = play_all([run], store, budget=2.5)
+    assert first.status == "paused"
+    assert first.error == "stopped in round 0, after step 2 of 8 of its training 1"
+    assert clock.now == 2.0
+    assert (store.root / key_of(run, store) / "inside.pt").exists()
+    (second,) = play_all([run], store, budget=1000.0)
+    assert second.status == "done"
+    assert second.record is not None
+    assert second.record["rows"][0]["seconds"] == 8.0  # the first process's two seconds are in it
+    assert [first for first, _ in parts] == [*range(8), *range(8)]
+
+
+def test_it_tells_how_far_a_round_is(store: Store, parts: list[tuple[int, int]]) -> None:
+    said: list[str] = []
+    play(long("fedavg"), store, show=said.append)
+    assert len(said) == len(parts)
+    assert said[0].startswith("8 of 64 images, ")  # two clients, four images a step, eight steps
+    assert said[-1].endswith("0:00 left of this training")
+
+
+def test_a_part_takes_about_as_long_as_it_should() -> None:
+    here = desk.KeepingDesk(torch.device("cpu"), lambda inside: None)
+    assert here._until([500] * 10, 0) == 4  # 2,000 images before anything was timed
+    here._rate = 100.0  # images per second: 800 in eight seconds
+    assert here._until([300] * 10, 5) == 7
+    assert here._until([900] * 10, 5) == 6  # at least one step
+    assert here._until([300] * 10, 9) == 10
+
+
+def test_a_round_longer_than_the_budget_is_begun_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = play(toy(), store, deadline=runs.time.monotonic() + 30.0, expected=runs.LONG + 1)
+    assert outcome.status == "done"
+
+
+def test_an_interrupt_keeps_what_is_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch, parts: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(desk, "KEEP_SECONDS", 1e9)
+    tell: Callable[..., Any] = desk.KeepingDesk._tell
+
+    def interrupt(self: Any, done: int, all: int) -> None:
+        tell(self, done, all)
+        if done > 16:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as machine:
+        machine.setattr(desk.KeepingDesk, "_tell", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            play(long("fedavg"), store)
+    assert len(parts) == 3
+    assert play(replace(long("fedavg")), store).status == "done"
+    assert [first for first, _ in parts] == [*range(8), *range(8)]
