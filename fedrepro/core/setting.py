@@ -4,14 +4,13 @@ Whoever reads a setting declares it: the federation what it is made of, a stage 
 none of them, but for `COUNTED`, which keeps old keys as they are.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from fedrepro.core.names import nearest
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class Option:
         example: another value, for which something changes; of the type of all values.
         where: other settings in whose company the example changes something.
         must: which values are allowed; what a stage checks for itself need not be said here.
+        formerly: names of values that had another one before: new -> old. The old ones are still read, and
+            count in keys.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Option:
     example: Any
     where: Mapping[str, Any] = field(default_factory=dict)
     must: Range = ANY
+    formerly: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def type(self) -> type:
@@ -128,7 +130,7 @@ class Setting:
         """
         for name in values:
             if name not in OPTIONS:
-                raise ValueError(f"unknown setting {name!r}{nearest(name, list(OPTIONS))}")
+                raise ValueError(f"unknown setting {name!r}{nearest(name, OPTIONS)}")
         missing = [name for name, option in OPTIONS.items() if option.neutral is REQUIRED and name not in values]
         if missing:
             raise ValueError(f"settings without a value: {', '.join(missing)}")
@@ -139,6 +141,7 @@ class Setting:
                 value = float(value)
             if type(value) is not option.type:
                 raise ValueError(f"{name} must be of type {option.type.__name__}, got {value!r}")
+            value = next((new for new, old in option.formerly.items() if old == value), value)
             if not option.must.holds(value):
                 raise ValueError(f"{name} must be {option.must.text}, got {value!r}")
             if value != option.neutral:
@@ -163,7 +166,8 @@ class Setting:
     def hashed(self) -> dict[str, Any]:
         """Return the values that a run's key depends on: all but those that are at their neutral value."""
         counted = {name: option.neutral for name, option in OPTIONS.items() if name in COUNTED}
-        return counted | self._given
+        values = counted | self._given
+        return {name: OPTIONS[name].formerly.get(value, value) for name, value in values.items()}
 
     @property
     def key(self) -> str:
@@ -178,7 +182,7 @@ class Setting:
         if name in given:
             return given[name]
         if name not in OPTIONS:
-            raise AttributeError(f"unknown setting {name!r}{nearest(name, list(OPTIONS))}")
+            raise AttributeError(f"unknown setting {name!r}{nearest(name, OPTIONS)}")
         return OPTIONS[name].neutral
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -200,23 +204,6 @@ class Setting:
     def __repr__(self) -> str:
         """Show what differs from the neutral values."""
         return f"Setting({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
-
-
-def pick(what: str, name: str, choices: Mapping[str, T]) -> T:
-    """Return the choice of a name.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest real one.
-    """
-    if name not in choices:
-        raise ValueError(f"unknown {what} {name!r}{nearest(name, list(choices))}")
-    return choices[name]
-
-
-def nearest(name: str, names: list[str] | tuple[str, ...]) -> str:
-    """Return " (did you mean 'x'?)" for the nearest of some names, or nothing."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; there are {', '.join(names)}"
 
 
 def digest(value: Any) -> str:

@@ -148,7 +148,8 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
 
     FedAvg (FedBE eq. 2 and 10), group averages and Dirichlet samples (eq. 7 and 12) are all of this form.
     Parameters and BatchNorm statistics are mixed with the same weights. Counters are integers that no
-    average can hold: an output takes the largest count among the members that it uses.
+    average can hold: an output takes the largest count among the members that it uses. A member of weight 0 plays
+    no part, whatever its values: one that diverged can be left out.
 
     Args:
         weights: [O, M], any real numbers; rows of an average sum to 1.
@@ -163,6 +164,14 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
     if weights.ndim != 2 or weights.shape[1] != len(stack):
         raise ValueError(f"weights must be [outputs, {len(stack)} members], got {list(weights.shape)}")
     weights = weights.to(stack.params)
+    if not bool(stack.params.isfinite().all()):
+        return concatenate(
+            [_mixed(row[None, row != 0], stack.take((row != 0).nonzero()[:, 0])) for row in weights]
+        )
+    return _mixed(weights, stack)
+
+
+def _mixed(weights: Tensor, stack: Stack) -> Stack:
     used = (weights != 0).unsqueeze(-1)  # [O, M, 1]
     counts = torch.where(used, stack.counters, 0)
     return Stack(

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from fedrepro.core.names import pick
 from fedrepro.core.rng import numpy_generator
-from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, declare, pick
+from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, declare
 from fedrepro.data import partition
 from fedrepro.data.data import Data, spec_of
 from fedrepro.data.partition import Index, Labels
@@ -56,7 +57,12 @@ declare(
         must=at_least(0),
     ),
     clients=Option("number of clients S", neutral=REQUIRED, example=4, must=at_least(1)),
-    partition=Option("who holds what: a name of `PARTITIONS`", neutral=REQUIRED, example="iid"),
+    partition=Option(
+        "who holds what: a name of `PARTITIONS`",
+        neutral=REQUIRED,
+        example="iid",
+        formerly={"step_fedbe_official": "step_official"},
+    ),
     partition_alpha=Option("concentration of the Dirichlet partition", neutral=0.1, example=0.3, must=above(0)),
     major_classes=Option(
         "Step: classes of a client with many images",
@@ -91,7 +97,7 @@ def step(setting: Setting, labels: Labels, rng: np.random.Generator) -> list[Ind
     )
 
 
-def step_official(setting: Setting, labels: Labels, rng: np.random.Generator) -> list[Index]:
+def step_fedbe_official(setting: Setting, labels: Labels, rng: np.random.Generator) -> list[Index]:
     """Step by overlapping shards (FedBE's released code)."""
     return partition.step_shards(
         labels,
@@ -123,7 +129,7 @@ def swiss_roll_own(setting: Setting, labels: Labels, rng: np.random.Generator) -
 
 
 PARTITIONS: dict[str, Partition] = {
-    **{made.__name__: made for made in (step, step_official, dirichlet, iid, central)},
+    **{made.__name__: made for made in (step, step_fedbe_official, dirichlet, iid, central)},
     "swiss_roll": swiss_roll_own,
 }
 

@@ -65,7 +65,9 @@ class Federation:
                 raise ValueError(f"client {client} points outside the data of {len(self.data)} images")
         groups = [self.numbers, *(own for _, own in self.further)]
         owned = [client for own in groups for client in own]
-        if len(set(owned)) < len(owned) or not set(owned) <= set(range(self.clients)) or not all(groups):
+        every = set(range(self.clients))
+        whole = set(owned) == every if self.further else set(owned) <= every
+        if len(set(owned)) < len(owned) or not whole or not all(groups):
             raise ValueError(f"each client has one architecture and each architecture a client, got {groups}")
         for name in ("validation", "core"):
             if getattr(self, name) is None:

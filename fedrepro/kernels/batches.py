@@ -83,6 +83,12 @@ class BatchPlan:
         return BatchPlan(index, mask, shift, flip, self.pad, noise)
 
 
+def check_rates(rates: Tensor, plan: BatchPlan) -> None:
+    """Raise a ValueError unless there is one learning rate >= 0 for each step of a plan."""
+    if rates.shape != (len(plan),) or bool((rates < 0).any()):
+        raise ValueError(f"learning rates must be [{len(plan)}] (the steps) values >= 0, got {rates.tolist()[:5]}")
+
+
 LAST_BATCH = ("keep", "drop", "merge")
 
 

@@ -10,6 +10,27 @@ from torch import Tensor
 from fedrepro.data.data import Data
 
 
+class Pixels:
+    """Images on a device and what normalises them; once made, it never waits for the device."""
+
+    def __init__(
+        self, images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype
+    ) -> None:
+        self.images, self.dtype = images, dtype
+        self.mean = torch.tensor(mean, dtype=dtype, device=images.device) * 255
+        self.std = torch.tensor(std, dtype=dtype, device=images.device) * 255
+
+    @classmethod
+    def of(cls, data: Data, dtype: torch.dtype) -> "Pixels":
+        """Wrap a data set without copying its images."""
+        return cls(data.images, data.mean, data.std, dtype)
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Return the network's input [B, 3, H, W] channels-last for uint8 [B, H, W, 3], or features [B, D]."""
+        batch = batch.to(self.dtype)
+        return batch if batch.ndim == 2 else batch.sub_(self.mean).div_(self.std).permute(0, 3, 1, 2)
+
+
 def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor, *, pad: int) -> Tensor:
     """Crop each image out of its padded self, then mirror it where asked.
 
@@ -47,12 +68,8 @@ def inputs(
     `shift` and `flip` nothing is augmented.
     """
     batch = data.images[index]
-    if batch.ndim == 2:
-        return batch.to(dtype)
-    if flip is not None and shift is not None:
+    if batch.ndim == 4 and flip is not None and shift is not None:
         if pad == 0:
             shift = torch.zeros_like(shift)
         batch = crop_and_flip(batch, shift, flip, pad=pad)
-    mean = torch.tensor(data.mean, dtype=dtype, device=batch.device) * 255
-    std = torch.tensor(data.std, dtype=dtype, device=batch.device) * 255
-    return batch.to(dtype).sub_(mean).div_(std).permute(0, 3, 1, 2)
+    return Pixels.of(data, dtype)(batch)

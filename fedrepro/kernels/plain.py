@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedrepro.core.stack import Stack, concatenate, flat
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.batches import BatchPlan, check_rates
 from fedrepro.kernels.inputs import inputs
 from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Carried, Proximal, Rule, Sgd, Step, Trained, unknown
 from fedrepro.models.architecture import Architecture
@@ -97,6 +97,7 @@ def train(
     """
     if reason := takes(architecture, start.params.device, precision, step):
         raise ValueError(reason)
+    check_rates(rates, plan)
     module = _module(architecture, start.params).train()
     parameters = list(module.parameters())
     plan = plan.to(start.params.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedrepro.core.stack import Stack
 
-PROXIMAL_FORMS = ("squared", "official")
+PROXIMAL_FORMS = ("squared", "fedbe_official")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Proximal:
     """FedProx's pull towards the model w0 that training started from.
 
     "squared" adds (mu/2) ||w - w0||^2 over all trainable parameters to the loss (FedProx eq. 2), so mu (w - w0) to
-    the gradient. "official" is what FedBE's released code has: (mu/2) ||w - w0||, not squared, for each tensor
-    whose name contains "weight"; that pulls with a constant force of mu/2, and not at all where w = w0.
+    the gradient. "fedbe_official" is what FedBE's released code has: (mu/2) ||w - w0||, not squared, for each
+    tensor whose name contains "weight"; that pulls with a constant force of mu/2, and not at all where w = w0.
 
     Args:
         mu: strength, >= 0; 0 pulls nowhere.

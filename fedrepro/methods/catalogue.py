@@ -4,7 +4,8 @@ import pkgutil
 from importlib import import_module
 
 import fedrepro.methods
-from fedrepro.core.setting import Setting, pick
+from fedrepro.core.names import pick
+from fedrepro.core.setting import Setting
 from fedrepro.methods.compose import METHODS, Method
 
 for _found in pkgutil.iter_modules(fedrepro.methods.__path__, "fedrepro.methods."):

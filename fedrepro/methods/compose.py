@@ -136,7 +136,7 @@ class Stages:
         watch, worlds = Stopwatch(federation.device), federation.worlds
         begun = [self._gather(own, world, streams, watch) for own, world in zip(state.worlds, worlds, strict=True)]
         with watch.stage("teach"):
-            members = [self.teach(round, world, streams) for (round, _), world in zip(begun, worlds)]
+            members = [self._teachers(round, world, streams) for (round, _), world in zip(begun, worlds)]
             teacher = Ensemble(tuple(zip(members, worlds)), self.combine)
         ended = [
             self._learn(replace(round, teacher=teacher), memory, world, streams, watch)
@@ -177,8 +177,13 @@ class Stages:
             round = replace(round, average=_kept(reduce(plus, averages), round))
             average, changes = self.server(round, federation, streams)
         memory |= changes
-        loss = float(torch.cat(losses) @ round.shares.double().sum(0)) / _models(round)
+        counts = round.shares.double().sum(0)
+        loss = float(torch.where(counts > 0, torch.cat(losses), 0.0) @ counts) / _models(round)
         return replace(round, average=_kept(average, round), train_loss=loss), memory
+
+    def _teachers(self, round: Round, federation: Federation, streams: Streams) -> Stack:
+        """Play the fifth stage in one world: where nobody takes part, nobody teaches."""
+        return self.teach(round, federation, streams) if round.who.clients else round.clients
 
     def _learn(
         self, round: Round, memory: Memory, federation: Federation, streams: Streams, watch: "Stopwatch"

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fedrepro.core.names import nearest
 from fedrepro.models.layers import BATCH_NORMS
-from fedrepro.models.names import nearest
 
 SCHEMES = ("xavier", "kaiming", "own")
 EMBEDDING_STD = 0.02  # as in BERT's initialisation (Devlin et al. 2019)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedrepro.core.names import nearest
 from fedrepro.models.convnet import ConvNet
 from fedrepro.models.initialise import initialise
 from fedrepro.models.layers import flaw
 from fedrepro.models.mlp import MLP
 from fedrepro.models.mobilenet import MobileNetV2
-from fedrepro.models.names import nearest
 from fedrepro.models.resnet import ResNet
 from fedrepro.models.shufflenet import shufflenetv2
 from fedrepro.models.sources import SOURCES, classifier

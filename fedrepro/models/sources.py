@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from fedrepro.models.names import nearest
+from fedrepro.core.names import nearest
 from fedrepro.models.trial import seeded
 
 STEMS = ("own", "small")

@@ -1,7 +1,6 @@
 """What a notebook file says about itself, read and corrected as plain JSON: nothing of Jupyter is needed."""
 
 import ast
-import difflib
 import json
 import re
 import types
@@ -9,6 +8,8 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from fedrepro.core.names import nearest
 
 TYPES = {kind.__name__: kind for kind in (bool, int, float, str, list, dict)} | {
     "Literal": typing.Literal,
@@ -55,11 +56,7 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
     known = parameters_of(notebook)
     for name, value in parameters.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"{notebook.name} has no parameter {name!r}{hint} (it has: {', '.join(known) or 'none'})"
-            )
+            raise ValueError(f"{notebook.name} has no parameter {name!r}{nearest(name, known)}")
         kind = known[name][0]
         if not _json(value):
             raise ValueError(

@@ -8,7 +8,7 @@ numbers and `claims.toml` the sentences it draws from them.
 from functools import lru_cache
 from pathlib import Path
 
-from fedrepro.core.setting import nearest
+from fedrepro.core.names import nearest
 from fedrepro.papers import read
 from fedrepro.papers.paper import SCALES, Cell, Gain, Grid, Item, Paper, Preset
 from fedrepro.papers.reading import Reading, Value

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedrepro.core.setting import pick
+from fedrepro.core.names import pick
 
 TOLERANCE = 1e-9  # floating-point noise of means and spreads of percentages
 

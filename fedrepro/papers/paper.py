@@ -9,7 +9,8 @@ import pandas as pd
 
 import fedrepro.federation.assemble
 import fedrepro.methods.catalogue  # noqa: F401  (both for what they and theirs declare: the settings)
-from fedrepro.core.setting import Setting, nearest
+from fedrepro.core.names import nearest
+from fedrepro.core.setting import Setting
 from fedrepro.papers.reading import LAST, Reading
 
 SCALES = ("smoke", "short", "paper")

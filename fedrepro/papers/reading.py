@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedrepro.core.setting import nearest
+from fedrepro.core.names import nearest
 
 ANSWER = "answer"
 AT = ("last", "first", "best", "mean", "sum")

@@ -15,7 +15,8 @@ single labels at a scale. The lines of the first form may also have `preset` and
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedrepro.core.setting import Setting, nearest, pick
+from fedrepro.core.names import nearest, pick
+from fedrepro.core.setting import Setting
 from fedrepro.papers.paper import KINDS, SCALES, Preset, Rule
 
 _BESIDE = (*KINDS, "preset", "read")  # what a label's line may hold beside settings and scales

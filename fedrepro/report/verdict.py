@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro import papers
-from fedrepro.core.setting import nearest
+from fedrepro.core.names import nearest
 from fedrepro.papers import SCALES, Gain, Paper
 from fedrepro.papers.claims import Key, check, needed_cells, parse_claims
 from fedrepro.papers.judge import STATUSES, judge

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Option, Setting, at_least, declare
+from fedrepro.core.setting import Option, Setting, among, at_least, declare
 from fedrepro.data.data import spec_of
 from fedrepro.data.datasets import DATASETS
 from fedrepro.data.swiss_roll import ARMS
@@ -34,9 +34,11 @@ declare(
     swa_start=Option("SWA: steps before the first collection", neutral=250, example=4, must=at_least(0)),
     swa_cycle=Option("SWA: steps of a cycle", neutral=25, example=3),
     loss_scale=Option(
-        '"paper" (cross-entropy) or "official" (divided by the number of classes)',
-        neutral="paper",
-        example="official",
+        '"cross_entropy", or "fedbe_official", divided by the number of classes as in FedBE\'s released code',
+        neutral="cross_entropy",
+        example="fedbe_official",
+        must=among("cross_entropy", "fedbe_official"),
+        formerly={"cross_entropy": "paper", "fedbe_official": "official"},
     ),
 )
 
@@ -150,8 +152,6 @@ class DistillSwa(DistillSgd):
 
 
 def _distill(setting: Setting) -> dict[str, Any]:
-    if setting.loss_scale not in ("paper", "official"):
-        raise ValueError(f'loss_scale must be "paper" or "official", got {setting.loss_scale!r}')
     classes = len(spec_of(setting.data).classes) if setting.data in DATASETS else ARMS
     return {
         "epochs": setting.distill_epochs,
@@ -159,7 +159,7 @@ def _distill(setting: Setting) -> dict[str, Any]:
         "momentum": setting.distill_momentum,
         "weight_decay": setting.distill_weight_decay,
         "augment": augment(setting) if setting.distill_augment else NO_AUGMENT,
-        "loss_scale": 1.0 if setting.loss_scale == "paper" else 1.0 / classes,
+        "loss_scale": 1.0 if setting.loss_scale == "cross_entropy" else 1.0 / classes,
     }
 
 

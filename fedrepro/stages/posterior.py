@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedrepro.core.names import pick
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Option, Setting, above, at_least, declare, pick
+from fedrepro.core.setting import Option, Setting, above, at_least, declare
 from fedrepro.core.stack import Stack, mix
 from fedrepro.federation.federation import Federation
 from fedrepro.stages.round import Round, Teach
@@ -22,7 +23,15 @@ BUFFERS = ("average", "sample", "recalibrate")
 TINY = 1e-12  # a sampled running variance is kept above this
 declare(
     samples=Option("teachers drawn from the posterior", neutral=10, example=3, must=at_least(0)),
-    posterior=Option("a name of `POSTERIORS`", neutral="gaussian", example="dirichlet"),
+    posterior=Option(
+        "a name of `POSTERIORS`",
+        neutral="gaussian",
+        example="dirichlet",
+        formerly={
+            "gaussian_fedbe_official": "gaussian_official",
+            "dirichlet_fedbe_official": "dirichlet_official",
+        },
+    ),
     dirichlet_alpha=Option(
         "concentration of the Dirichlet posterior",
         neutral=1.0,
@@ -61,7 +70,7 @@ class Gaussian:
         mean, variance = gaussian_moments(round.clients.params, shares)
         noise = _normal((self.samples, len(mean)), mean, source)
         params = mean + variance.sqrt() * noise
-        base = mix(round.shares.expand(self.samples, -1), round.clients)
+        base = mix(round.shares[:1].expand(self.samples, -1), round.clients)
         buffers = base.buffers
         if self.buffers == "sample":
             middle, spread = gaussian_moments(round.clients.buffers, shares)
@@ -97,7 +106,7 @@ class GaussianOfficial:
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return M sampled models."""
         source = streams.torch("posterior")
-        base = mix(round.shares.expand(self.samples, -1), round.clients)
+        base = mix(round.shares[:1].expand(self.samples, -1), round.clients)
         flats = []
         for name, entries in (("params", base.layout.params), ("buffers", base.layout.buffers)):
             start, ends = getattr(round.start, name)[:1], getattr(round.clients, name)
@@ -151,7 +160,7 @@ class Dirichlet:
         if self.buffers == "recalibrate":
             return federation.recalibrate(drawn)
         if self.buffers == "average":
-            base = mix(round.shares.expand(self.samples, -1), round.clients)
+            base = mix(round.shares[:1].expand(self.samples, -1), round.clients)
             return Stack(drawn.layout, drawn.params, base.buffers, base.counters)
         return drawn
 
@@ -179,9 +188,9 @@ def _dirichlet_official(setting: Setting) -> Dirichlet:
 # "official" are those of FedBE's released code.
 POSTERIORS: dict[str, Callable[[Setting], Teach]] = {
     "gaussian": _gaussian,
-    "gaussian_official": _gaussian_official,
+    "gaussian_fedbe_official": _gaussian_official,
     "dirichlet": _dirichlet,
-    "dirichlet_official": _dirichlet_official,
+    "dirichlet_fedbe_official": _dirichlet_official,
 }
 
 

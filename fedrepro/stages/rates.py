@@ -68,12 +68,12 @@ class Cyclical:
         return self.high + (self.low - self.high) * position / max(self.cycle - 1, 1)
 
 
-def _paper(progress: float, round: int) -> float:
+def _fedbe(progress: float, round: int) -> float:
     # FedBE B.1: 0.01 if r < 0.3 R, 0.001 if 0.3 R <= r < 0.6 R, and 0.0001 otherwise.
     return 1.0 if progress < 0.3 else 0.1 if progress < 0.6 else 0.01
 
 
-def _official(progress: float, round: int) -> float:
+def _fedbe_official(progress: float, round: int) -> float:
     # FedBE's released code: half at round 0, then a fifth, a tenth and a hundredth after 30, 60 and 90 %.
     if round == 0:
         return 0.5
@@ -82,8 +82,8 @@ def _official(progress: float, round: int) -> float:
 
 ROUND_SCHEDULES: dict[str, Callable[[float, int], float]] = {
     "constant": lambda progress, round: 1.0,
-    "paper": _paper,
-    "official": _official,
+    "fedbe": _fedbe,
+    "fedbe_official": _fedbe_official,
     # Centralised training: a tenth after half of the epochs, a hundredth after three quarters.
     "halves": lambda progress, round: 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01,
 }

@@ -28,7 +28,10 @@ declare(
     client_momentum=Option("of the clients' SGD", neutral=0.0, example=0.8),
     client_weight_decay=Option("of the clients' SGD, on weights only", neutral=0.0, example=0.01),
     lr_schedule=Option(
-        "learning rate over rounds, a name of `ROUND_SCHEDULES`", neutral="constant", example="paper"
+        "learning rate over rounds, a name of `ROUND_SCHEDULES`",
+        neutral="constant",
+        example="fedbe",
+        formerly={"fedbe": "paper", "fedbe_official": "official"},
     ),
     augment_pad=Option("pixels of padding before a crop", neutral=0, example=2),
     augment_flip=Option("whether images are mirrored at random", neutral=False, example=True),
@@ -36,8 +39,9 @@ declare(
     proximal_form=Option(
         "form of FedProx's term, see `step.Proximal`",
         neutral="squared",
-        example="official",
+        example="fedbe_official",
         where={"method": "fedbe_fedprox", "proximal_mu": 0.1},
+        formerly={"fedbe_official": "official"},
     ),
     scaffold_length=Option(
         "length of a client's way, see `Scaffold`",

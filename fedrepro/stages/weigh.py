@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedrepro.core.names import pick
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Option, Setting, declare, pick
+from fedrepro.core.setting import Option, Setting, declare
 from fedrepro.federation.federation import Federation
 from fedrepro.stages.round import Round, Weigh
 

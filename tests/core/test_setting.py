@@ -17,7 +17,7 @@ import torch
 
 import fedrepro
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import ANY, COUNTED, OPTIONS, REQUIRED, Option, Setting, among, declare, digest, nearest
+from fedrepro.core.setting import ANY, COUNTED, OPTIONS, REQUIRED, Option, Setting, among, declare, digest
 from fedrepro.federation.assemble import assemble, split
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
@@ -109,6 +109,7 @@ class TestOf:
             ("dirichlet_alpha", -1.0, "> 0"),
             ("client_lr", 0.0, "> 0"),
             ("client_lr", float("nan"), "> 0"),
+            ("loss_scale", "mean", '"cross_entropy" or "fedbe_official"'),
         ],
     )
     def test_a_value_out_of_range(self, name: str, value: Any, rule: str) -> None:
@@ -200,8 +201,8 @@ class TestRefusals:
             ({"distill_momentum": -0.1}, "momentum"),
             ({"distill_weight_decay": -1.0}, "weight_decay"),
             ({"distill_epochs": 0}, "epochs"),
-            ({"distill_lr": -1.0}, "lr"),
-            ({"swa_lr_low": -1.0}, "lr"),
+            ({"distill_lr": -1.0}, "learning rates must be"),
+            ({"swa_lr_low": -1.0}, "learning rates must be"),
             ({"swa_cycle": 0}, "cycle"),
             ({"swa_cycle": -2}, "cycle"),
             ({"swa_start": 10_000}, "swa_start"),
@@ -222,7 +223,6 @@ class TestRefusals:
             ({"teachers": "samples+samples"}, "teachers"),
             ({"teachers": ""}, "teachers"),
             ({"precision": "float16"}, "precision"),
-            ({"loss_scale": "mean"}, "loss_scale"),
             ({"client_shares": "by_age"}, "client_shares"),
         ],
     )
@@ -289,9 +289,10 @@ class TestKeys:
     def test_a_neutral_value_counts_only_where_it_always_did(self, name: str) -> None:
         assert name in tiny.setting(**{name: OPTIONS[name].example}).hashed()
         if name in NEUTRAL:
-            hashed = tiny.setting(**{name: NEUTRAL[name]}).hashed()
+            hashed, neutral = tiny.setting(**{name: NEUTRAL[name]}).hashed(), NEUTRAL[name]
+            counts = OPTIONS[name].formerly.get(neutral, neutral)  # by the name that it had first
             assert (name in hashed) == (name in COUNTED)
-            assert hashed.get(name, NEUTRAL[name]) == NEUTRAL[name]
+            assert hashed.get(name, counts) == counts
 
     def test_what_always_counts_is_declared(self) -> None:
         assert set(NAMES) >= COUNTED
@@ -301,9 +302,35 @@ class TestKeys:
         # printf '{"a": 2, "b": [1, 0.5]}' | sha256sum
         assert digest({"b": [1, 0.5], "a": 2}) == "145364b54516"
 
-    def test_nearest(self) -> None:
-        assert nearest("fedav", ["fedavg", "fedbe"]) == " (did you mean 'fedavg'?)"
-        assert nearest("zzz", ["fedavg", "fedbe"]) == "; there are fedavg, fedbe"
+
+RENAMED = [(name, new, old) for name, option in OPTIONS.items() for new, old in option.formerly.items()]
+
+
+class TestFormerNames:
+    """A value that had another name before is still read by it, and counts by it in keys."""
+
+    @pytest.mark.parametrize(("name", "new", "old"), RENAMED)
+    def test_both_names_are_one_value(self, name: str, new: str, old: str) -> None:
+        by_new, by_old = tiny.setting(**{name: new}), tiny.setting(**{name: old})
+        assert by_old == by_new == tiny.setting().with_(**{name: old})
+        assert getattr(by_old, name) == by_old.asdict()[name] == new
+        assert by_old.key == by_new.key
+        if name in COUNTED or new != OPTIONS[name].neutral:
+            assert by_new.hashed()[name] == old
+
+    def test_of_fedbe(self) -> None:
+        found = {(name, old) for name, _, old in RENAMED}
+        assert found >= {
+            *(("lr_schedule", "paper"), ("lr_schedule", "official"), ("loss_scale", "paper")),
+            *(("loss_scale", "official"), ("posterior", "gaussian_official"), ("posterior", "dirichlet_official")),
+            *(("partition", "step_official"), ("proximal_form", "official")),
+        }
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_no_name_means_two_values(self, name: str) -> None:
+        formerly = OPTIONS[name].formerly
+        assert len(set(formerly.values())) == len(formerly)
+        assert not set(formerly) & set(formerly.values())
 
 
 class TestOptions:

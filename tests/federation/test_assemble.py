@@ -1,7 +1,7 @@
 """From settings to federations: the paper's counts, nothing shared that must not be, the seed alone decides."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrepro import papers
+from fedrepro.core.rng import numpy_generator
 from fedrepro.core.setting import Setting
-from fedrepro.data.partition import class_counts
+from fedrepro.data.partition import class_counts, iid, stratified_split
+from fedrepro.federation.assemble import PARTITIONS as KNOWN
 from fedrepro.federation.assemble import architectures, assemble, split
 from fedrepro.federation.federation import Federation
 from fedrepro.federation.loaded import fingerprint
@@ -96,7 +98,7 @@ class TestFedbeOnCifar10:
         assert np.abs(counts(parts) - 400).max() < 5 * 19
 
     def test_the_released_codes_shards(self) -> None:
-        parts, held = shared(paper("Step/FedBE").with_(partition="step_official"))
+        parts, held = shared(paper("Step/FedBE").with_(partition="step_fedbe_official"))
         assert [len(part) for part in parts] == [2 * 2000 + 10 * 10] * 10
         assert not set(np.concatenate(parts)) & set(held)
         assert (counts(parts) >= 10).all()
@@ -153,13 +155,96 @@ class TestFedbeOnCifar10:
     def test_step_and_dirichlet_share_the_servers_images(self) -> None:
         assert np.array_equal(divided("Step/FedBE")[1], divided("Dirichlet/FedBE")[1])
 
+    def test_a_new_partition_is_an_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(
+            KNOWN, "halves", lambda setting, labels, rng: np.array_split(np.arange(len(labels)), 2)
+        )
+        parts, held = shared(paper("Step/FedBE").with_(partition="halves"))
+        assert [len(part) for part in parts] == [20_000] * 2
+        assert_disjoint(parts, held)
+
     def test_refusals(self) -> None:
+        with pytest.raises(ValueError, match='the partition "swiss_roll" goes with data = "swiss_roll"'):
+            split(paper("Step/FedBE").with_(partition="swiss_roll"), LABELS, 0)
         with pytest.raises(ValueError, match=r"unknown partition 'stepp' \(did you mean 'step'\?\)"):
             split(paper("Step/FedBE").with_(partition="stepp"), LABELS, 0)
         with pytest.raises(ValueError, match="class 0 needs"):
             split(paper("Step/FedBE").with_(major_images=1961), LABELS, 0)
         with pytest.raises(ValueError, match="size must be in"):
             split(paper("Step/FedBE").with_(client_images=40_001), LABELS, 0)
+
+
+class TestServersParts:
+    """Images that the server holds labelled: to choose by, and to train on."""
+
+    setting = paper("Step/FedBE").with_(partition="iid")
+    sizes: ClassVar = {"validation_images": 500, "core_images": 1000}
+
+    def divide(self, **sizes: int) -> tuple[Parts, dict[str, NDArray[np.int64]]]:
+        return split(self.setting.with_(**sizes), LABELS, 0)
+
+    def test_sizes_and_classes(self) -> None:
+        parts, server = self.divide(**self.sizes)
+        assert list(server) == ["public", "validation", "core"]
+        assert [counts([held]).tolist() for held in server.values()] == [[[1000] * 10], [[50] * 10], [[100] * 10]]
+        assert sum(map(len, parts)) == 50_000 - 10_000 - 500 - 1000
+
+    def test_they_share_no_image(self) -> None:
+        parts, server = self.divide(**self.sizes)
+        together = np.concatenate([*parts, *server.values()])
+        assert sorted(together.tolist()) == list(range(50_000))
+
+    @pytest.mark.parametrize("sizes", [{"validation_images": 500}, {"core_images": 1000}, sizes], ids=str)
+    def test_the_public_images_stay(self, sizes: dict[str, int]) -> None:
+        with_it, without = self.divide(**sizes)[1], self.divide()[1]
+        assert np.array_equal(with_it["public"], without["public"])
+        both = self.divide(**self.sizes)[1]
+        assert np.array_equal(with_it["validation"], both["validation"] if "validation_images" in sizes else [])
+
+    def test_without_them_nothing_moves(self) -> None:
+        held, rest = stratified_split(LABELS, 10_000, rng=numpy_generator(0, "server split"))
+        dealt = iid(LABELS[rest], clients=10, rng=numpy_generator(0, "partition"))
+        parts, server = self.divide(validation_images=0, core_images=0)
+        assert np.array_equal(server["public"], held)
+        assert len(server["validation"]) == len(server["core"]) == 0
+        assert all(np.array_equal(part, rest[own]) for part, own in zip(parts, dealt, strict=True))
+
+    def test_the_seed_decides(self) -> None:
+        one, again, other = (split(self.setting.with_(**self.sizes), LABELS, seed)[1] for seed in (0, 0, 1))
+        for name in ("validation", "core"):
+            assert np.array_equal(one[name], again[name])
+            assert not np.array_equal(one[name], other[name])
+
+    def test_before_the_clients_share_of_images_is_kept(self) -> None:
+        few, _ = self.divide(**self.sizes, client_images=1000)
+        assert counts(few).sum(0).tolist() == [100] * 10
+
+    def test_more_than_there_are(self) -> None:
+        with pytest.raises(ValueError, match=r"\[0, 39500\].*got 39501"):
+            self.divide(validation_images=500, core_images=39_501)
+
+    def test_in_a_federation(self) -> None:
+        setting = tiny.setting(validation_images=20, core_images=30)
+        here, without = assemble(setting, 0), assemble(tiny.setting(), 0)
+        images = [here.data.images[torch.cat(here.parts)], here.public.images, here.validation.images]
+        together = [contents(held) for held in (*images, here.core.images)]
+        assert [len(held) for held in together] == [60, 20, 20, 30]
+        assert len(set[bytes]().union(*together)) == 130
+        assert torch.equal(here.public.images, without.public.images)
+        assert here.validation.classes == here.core.classes == here.data.classes
+        # Labels are the images' own, and each class is as frequent as among all.
+        every = {image.numpy().tobytes(): int(label) for image, label in zip(here.data.images, here.data.labels)}
+        for held in (here.validation, here.core):
+            assert [every[image.numpy().tobytes()] for image in held.images] == held.labels.tolist()
+            found = torch.bincount(held.labels, minlength=10)
+            assert bool((found - len(held) / 10).abs().max() <= 1)
+        assert len(without.validation) == len(without.core) == 0
+        assert without.validation.classes == without.data.classes
+
+    def test_the_toy_has_none(self) -> None:
+        setting = TestSwissRoll.setting.with_(validation_images=20, core_images=20)
+        here = assemble(setting, 0)
+        assert len(here.validation) == len(here.core) == 0
 
 
 PARTITIONS: dict[str, dict[str, Any]] = {
@@ -258,8 +343,23 @@ class TestArchitecture:
         assert found.batch_norm == (setting.model == "resnet8" and setting.norm == "batch")
         assert found.make() is not found.make()
 
+    def test_several_are_dealt_out_in_turn(self) -> None:
+        here = assemble(tiny.setting(model="resnet8+convnet", clients=5, norm="group", extra_layers=1), 0)
+        first, second = here.worlds
+        assert (first.architecture.name, second.architecture.name) == ("resnet8", "convnet")
+        assert (first.numbers, second.numbers) == ((0, 2, 4), (1, 3))
+        assert dict(first.architecture.options) == {"shortcut": "A", "norm": "group", "groups": 2}
+        assert dict(second.architecture.options) == {"extra_layers": 1}
+        alone = assemble(tiny.setting(clients=5), 0)
+        assert all(torch.equal(a, b) for a, b in zip(here.parts, alone.parts, strict=True))
+        assert (alone.own, alone.further) == ((), ())
+
 
 def test_fingerprints() -> None:
     train, test = fingerprint(tiny.setting()).split("-")
     assert (train, test) == ("72c4a22d4dee7fd6", "cd93fb6867833a4e")
     assert fingerprint(tiny.setting(data="swiss_roll")) == "generated"
+    assert fingerprint(tiny.setting(public_data="noise")) == f"{train}-{test}"  # made by code
+    parts = fingerprint(tiny.setting(public_data="photos")).split("-")
+    assert parts[:2] == [train, test]
+    assert len(parts[2]) == 16

@@ -18,6 +18,7 @@ from fedrepro.methods.compose import Method
 from fedrepro.methods.measures import evaluate, measured
 from fedrepro.models.architecture import Architecture
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
+from fedrepro.stages.posterior import POSTERIORS
 from fedrepro.stages.round import Round
 
 SIZES = (5, 8, 6, 4)
@@ -186,7 +187,7 @@ class TestIdle:
             state = after
         assert rested == {0, 1}  # both happened
 
-    @pytest.mark.parametrize("posterior", ["gaussian", "gaussian_official", "dirichlet", "dirichlet_official"])
+    @pytest.mark.parametrize("posterior", POSTERIORS)
     @pytest.mark.parametrize("teachers", ["samples", "average+clients+samples"])
     def test_nobody_teaches_who_is_not_there(self, posterior: str, teachers: str) -> None:
         world = both()

@@ -36,7 +36,7 @@ def test_the_official_form_pulls_with_a_constant_force() -> None:
     data, architecture = tiny.points(8), tiny.network("mlp")
     models = start(architecture, 1)
     rate = torch.full((2,), 0.5, dtype=torch.float64)
-    sgd = tiny.Sgd(lr=rate, momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=MU, form="official"))
+    sgd = tiny.Sgd(lr=rate, momentum=0.0, weight_decay=0.0, proximal=Proximal(mu=MU, form="fedbe_official"))
     ones = torch.ones_like(models.params)
     done = tiny.train(
         plain,
@@ -48,7 +48,7 @@ def test_the_official_form_pulls_with_a_constant_force() -> None:
         close(after, before - 0.5 - 0.5 * (1 - pull))
 
 
-@pytest.mark.parametrize("form", ["squared", "official"])
+@pytest.mark.parametrize("form", ["squared", "fedbe_official"])
 @pytest.mark.parametrize("name", ["mlp", "resnet8"])
 def test_gradients_are_those_of_the_literal_loss(name: str, form: str) -> None:
     data = tiny.points(9) if name == "mlp" else tiny.images(9)

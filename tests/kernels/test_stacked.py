@@ -118,7 +118,7 @@ class TestTrain:
     def test_augmentation(self, pad: int, flip: bool) -> None:
         both(tiny.network("resnet8"), (5, 4), epochs=1, pad=pad, flip=flip)
 
-    @pytest.mark.parametrize("proximal", [FREE, Proximal(mu=0.5), Proximal(mu=0.5, form="official")])
+    @pytest.mark.parametrize("proximal", [FREE, Proximal(mu=0.5), Proximal(mu=0.5, form="fedbe_official")])
     @pytest.mark.parametrize("corrected", [False, True])
     def test_local_rules(self, proximal: Proximal, corrected: bool) -> None:
         both(tiny.network("resnet8"), (5, 4), epochs=2, proximal=proximal, corrected=corrected)
@@ -565,7 +565,7 @@ class TestStacked:
         ("step", "engine"),
         [
             (Step(rule=Sgd(proximal=Proximal(mu=0.1))), "fused"),
-            (Step(rule=Sgd(proximal=Proximal(mu=0.1, form="official"))), "graph"),
+            (Step(rule=Sgd(proximal=Proximal(mu=0.1, form="fedbe_official"))), "graph"),
             (Step(rule=Sgd(clip=1.0)), "graph"),
             (Step(rule=Adam()), "graph"),
             (Step(rule=Sgd(), loss=Loss(terms=(Term(), Term()))), "graph"),

@@ -212,7 +212,7 @@ class TestAllMethodsSeeTheSame:
             drawn.add(tuple(plan(begun, many, Streams(SEED, r)).clients for r in range(20)))
         assert len(drawn) == 1
 
-    @pytest.mark.parametrize("posterior", ["gaussian", "dirichlet", "gaussian_official"])
+    @pytest.mark.parametrize("posterior", ["gaussian", "dirichlet", "gaussian_fedbe_official"])
     def test_more_samples_do_not_move_the_next_round(self, posterior: str) -> None:
         here = world("fedbe", "mlp")
         traces = []
@@ -288,8 +288,8 @@ class TestTeachers:
         [
             ("gaussian", Gaussian),
             ("dirichlet", Dirichlet),
-            ("gaussian_official", GaussianOfficial),
-            ("dirichlet_official", Dirichlet),
+            ("gaussian_fedbe_official", GaussianOfficial),
+            ("dirichlet_fedbe_official", Dirichlet),
         ],
     )
     def test_posteriors_by_name(self, name: str, kind: type) -> None:
@@ -384,7 +384,7 @@ class TestLimits:
         for name in ("v_distillation", "fedbe"):
             scales = [
                 dict(methods.build(setting(name, loss_scale=scale)).stages)["distill"]
-                for scale in ("paper", "official")
+                for scale in ("cross_entropy", "fedbe_official")
             ]
             assert isinstance(scales[0], DistillSgd)
             assert isinstance(scales[1], DistillSgd)
@@ -452,7 +452,7 @@ class TestPaperScale:
         assert found["plan"] == Sample(participation=1.0, local_epochs=20)
         assert found["train"] == LocalSgd(
             lr=0.01,
-            lr_schedule="paper",
+            lr_schedule="fedbe",
             rounds=40,
             batch_size=40,
             momentum=0.9,

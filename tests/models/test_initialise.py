@@ -92,7 +92,7 @@ class TestInitialise:
 
     def test_refusals(self) -> None:
         model = build("mlp", classes=3)
-        with pytest.raises(ValueError, match=r"unknown scheme 'he'.*available: xavier, kaiming, own"):
+        with pytest.raises(ValueError, match=r"unknown scheme 'he'; there are xavier, kaiming, own"):
             initialise(model, seeded(0), scheme="he")
         with pytest.raises(ValueError, match=r"makes the network anew, with Architecture\.start"):
             initialise(model, seeded(0), scheme="own")

@@ -66,7 +66,7 @@ class TestRegistered:
         options = options_of("mine", {"hidden": 6, "norm": "batch"})
         assert options == {"width": 6}
         assert build("mine", classes=3, **options).get_parameter("first.weight").shape == (6, 3, 3, 3)
-        with pytest.raises(ValueError, match="mine has no option 'widths'; nearest match: 'width'"):
+        with pytest.raises(ValueError, match=r"mine has no option 'widths' \(did you mean 'width'"):
             build("mine", classes=3, widths=2)
 
     def test_whether_it_draws(self) -> None:

@@ -239,7 +239,7 @@ def test_unreadable_parameters_cells(tmp_path: Path, parameters: str, message: s
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"sedes": [1]}, "a.ipynb has no parameter 'sedes'; did you mean 'seeds'"),
+        ({"sedes": [1]}, "a.ipynb has no parameter 'sedes' \\(did you mean 'seeds'"),
         ({"lr": "1e-3"}, r"parameter lr must be float, got '1e-3' \(str\)"),
         ({"lr": True}, r"parameter lr must be float, got True \(bool\)"),
         ({"fast": 0}, r"parameter fast must be bool, got 0 \(int\)"),

@@ -50,7 +50,7 @@ def test_table_1_is_played_as_the_paper_says() -> None:
         **{"data": "cifar10", "test_images": 0, "model": "resnet20", "clients": 10, "public_images": 10_000},
         **{"partition": "step", "major_classes": 2, "major_images": 1960, "minor_images": 10, "rounds": 40},
         **{"participation": 1.0, "local_epochs": 20, "client_batch": 40, "client_lr": 0.01, "samples": 10},
-        **{"client_momentum": 0.9, "lr_schedule": "paper", "augment_pad": 2, "augment_flip": True},
+        **{"client_momentum": 0.9, "lr_schedule": "fedbe", "augment_pad": 2, "augment_flip": True},
         **{"method": "fedbe", "posterior": "gaussian", "sharpen": 2.0, "distill_epochs": 20},
         **{"distill_batch": 128, "distill_lr": 1e-3, "swa_lr_low": 4e-4, "swa_start": 250, "swa_cycle": 25},
     }

@@ -62,7 +62,11 @@ def assert_same(one: Progress | None, other: Progress) -> None:
     for name in ("params", "buffers", "counters"):
         assert torch.equal(getattr(one.state.models, name), getattr(other.state.models, name)), name
     assert one.state.memory.keys() == other.state.memory.keys()
-    assert all(torch.equal(one.state.memory[name], other.state.memory[name]) for name in other.state.memory)
+    for name, expected in other.state.memory.items():
+        held = one.state.memory[name]
+        assert isinstance(held, torch.Tensor)
+        assert isinstance(expected, torch.Tensor)
+        assert torch.equal(held, expected)
     assert repr(one.rows) == repr(other.rows)
 
 
@@ -309,7 +313,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save("run", progress(1))
     with pytest.raises(StoreError, match=r"checkpoint\.pt is damaged"):
-        store.restore("run", Architecture("mlp", 3).start(0).layout, CPU)
+        store.restore("run", [Architecture("mlp", 3).start(0).layout], CPU)
 
 
 class Toucher:

@@ -47,7 +47,7 @@ class TestCyclical:
 class TestRoundFactor:
     def test_fedbe_with_forty_rounds(self) -> None:
         # 0.3 R = 12 and 0.6 R = 24 already belong to the lower rate.
-        factors = [round_factor("paper", round=r, rounds=40) for r in range(40)]
+        factors = [round_factor("fedbe", round=r, rounds=40) for r in range(40)]
         assert factors == [1.0] * 12 + [0.1] * 12 + [0.01] * 16
 
     def test_fedbe_with_any_number_of_rounds(self) -> None:
@@ -55,11 +55,11 @@ class TestRoundFactor:
             for r in range(rounds):
                 progress = Fraction(r, rounds)  # exact: no rounding decides at a border
                 expected = 1.0 if progress < Fraction(3, 10) else 0.1 if progress < Fraction(6, 10) else 0.01
-                assert round_factor("paper", round=r, rounds=rounds) == expected
+                assert round_factor("fedbe", round=r, rounds=rounds) == expected
 
     def test_the_released_code(self) -> None:
         # Half at first; then full while r <= 12 = 30 %, a fifth while r <= 24, a tenth while r <= 36.
-        factors = [round_factor("official", round=r, rounds=40) for r in range(40)]
+        factors = [round_factor("fedbe_official", round=r, rounds=40) for r in range(40)]
         assert factors == [0.5] + [1.0] * 12 + [0.2] * 12 + [0.1] * 12 + [0.01] * 3
 
     def test_centralised(self) -> None:
@@ -70,7 +70,7 @@ class TestRoundFactor:
         assert {round_factor("constant", round=r, rounds=40) for r in range(40)} == {1.0}
 
     def test_an_unknown_name_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"lr_schedule must be one of .*'paper'.*, got 'cosine'"):
+        with pytest.raises(ValueError, match=r"lr_schedule must be one of .*'fedbe'.*, got 'cosine'"):
             round_factor("cosine", round=0, rounds=1)
 
 
@@ -91,5 +91,5 @@ class TestSgd:
         world = tiny.federation("mlp", sizes=(8,))
         plan = batch_plan(world.parts, [tiny.seeded(0)], epochs=[1], batch_size=4, augment=NO_AUGMENT)
         assert len(plan) == 2
-        with pytest.raises(ValueError, match="rate"):
+        with pytest.raises(ValueError, match=r"learning rates must be \[2\] \(the steps\) values >= 0"):
             world.train(world.start(0), world.data, (world.data.labels,), plan, Step(rule=Sgd()), rates)

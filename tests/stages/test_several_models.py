@@ -114,7 +114,7 @@ class TestAverages:
         ends = round.clients.params
         first, second = (5 * ends[0] + 6 * ends[2]) / 11, (8 * ends[1] + 4 * ends[3]) / 12
         torch.testing.assert_close(state.models.params, torch.stack([first, second]), rtol=1e-13, atol=1e-13)
-        alone = mix(torch.tensor([[5 / 11, 6 / 11]]).double(), round.clients.take([0, 2]))
+        alone = mix(torch.tensor([[5, 6]], dtype=torch.float64) / 11, round.clients.take([0, 2]))
         torch.testing.assert_close(state.models.buffers[:1], alone.buffers, rtol=1e-13, atol=1e-13)
         assert torch.equal(state.models.counters[:1], alone.counters)
 

@@ -120,13 +120,13 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("schedule", "round", "factor"),
         [
-            ("paper", 0, 1.0),
-            ("paper", 11, 1.0),
-            ("paper", 12, 0.1),
-            ("paper", 23, 0.1),
-            ("paper", 24, 0.01),
-            ("paper", 39, 0.01),
-            ("official", 0, 0.5),
+            ("fedbe", 0, 1.0),
+            ("fedbe", 11, 1.0),
+            ("fedbe", 12, 0.1),
+            ("fedbe", 23, 0.1),
+            ("fedbe", 24, 0.01),
+            ("fedbe", 39, 0.01),
+            ("fedbe_official", 0, 0.5),
             ("constant", 39, 1.0),
         ],
     )
@@ -223,7 +223,7 @@ class TestRefusals:
             ({"lr_schedule": "linear"}, "lr_schedule must be one of"),
             ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1"),
             ({"weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
-            ({"lr": -0.1}, "rate"),
+            ({"lr": -0.1}, r"learning rates must be \[\d+\] \(the steps\) values >= 0, got \[-0\.1"),
             ({"lr_decay": 1.1}, r"lr_decay must be in \(0, 1\], got 1.1"),
             ({"diverged": "drop"}, 'diverged must be "fail" or "keep", got '),
             ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
@@ -271,7 +271,7 @@ class TestScaffold:
     @pytest.mark.parametrize("decay", [1.0, 0.99])
     def test_lengths_against_a_literal_loop(self, momentum: float, length: str, decay: float) -> None:
         world = tiny.federation("mlp", sizes=(40, 9, 23))
-        stage = self.stage(momentum=momentum, length=length, lr_decay=decay, lr_schedule="paper", lr=0.01)
+        stage = self.stage(momentum=momentum, length=length, lr_decay=decay, lr_schedule="fedbe", lr=0.01)
         streams = Streams(0, 13)  # the second third of the rounds: a tenth of the rate
         plan = stage.batches(who(0, 1, 2, epochs=20), world, streams)
         found = stage.lengths(plan, streams)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrepro.core.stack import Stack, concatenate
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.batches import BatchPlan, check_rates
 from fedrepro.kernels.fused.kept import Kept, load, session_of, sessions, unload
 from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why_not
 from fedrepro.kernels.fused.read import predict, recalibrate
@@ -87,6 +87,7 @@ def train(
     """
     if reason := _step(step) or _images(data):
         raise ValueError(reason)
+    check_rates(rates, plan)
     net, members = network(architecture), len(start)
     carried = carried if carried is not None else Carried.fresh(start, step.rule)
     width = _width(net, plan.index.shape[2], data, precision)

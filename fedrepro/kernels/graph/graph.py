@@ -18,11 +18,12 @@ from torch.func import functional_call
 
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan, share_out
+from fedrepro.kernels.batches import BatchPlan, check_rates, share_out
 from fedrepro.kernels.graph import sessions
 from fedrepro.kernels.graph.lanes import Form, Lane
-from fedrepro.kernels.graph.places import Pixels, autocast, places, state_views
+from fedrepro.kernels.graph.places import autocast, places, state_views
 from fedrepro.kernels.graph.sessions import LANES, StackMemoryError, fork, here, streams
+from fedrepro.kernels.inputs import Pixels
 from fedrepro.kernels.plain import PRECISIONS
 from fedrepro.kernels.step import (
     Adam,
@@ -121,6 +122,7 @@ def train(
     """
     device = start.params.device
     _check(architecture, device, precision, step)
+    check_rates(rates, plan)
     filled = plan.mask.sum(2)
     order = torch.argsort((filled == 0).to(torch.int8), dim=1, stable=True)  # [S, T], steps taken come first
     counts = [[size for size in row if size] for row in filled.tolist()]

@@ -19,8 +19,8 @@ from torch.func import functional_call
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.data.data import Data
 from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.graph.places import Pixels, autocast, places, state_views
-from fedrepro.kernels.inputs import crop_and_flip
+from fedrepro.kernels.graph.places import autocast, places, state_views
+from fedrepro.kernels.inputs import Pixels, crop_and_flip
 from fedrepro.kernels.plain import TINY
 from fedrepro.kernels.step import Adam, AdamW, Carried, Sgd, Step
 from fedrepro.models.architecture import Architecture

@@ -1,6 +1,6 @@
 """How a model and images lie in memory where many members train or predict at once.
 
-Shapes: M members, P parameters, P' places for them, Q buffer entries, R counters, B batch, N images, D features.
+Shapes: M members, P parameters, P' places for them, Q buffer entries, R counters.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedrepro.core.stack import Layout
-from fedrepro.data.data import Data
 
 _ALIGNED = 64  # every tensor begins at a multiple of this many scalars, as fast convolutions want it
 
@@ -78,24 +77,3 @@ def state_views(layout: Layout, buffers: Tensor, counters: Tensor) -> dict[str, 
         for (name, shape), (_, view) in zip(entries, Layout.views(flat, entries)):
             out[name] = view.view(shape).data
     return out
-
-
-class Pixels:
-    """Images on a device and what normalises them; unlike `kernels.inputs` it never waits for the device."""
-
-    def __init__(
-        self, images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype
-    ) -> None:
-        self.images, self.dtype = images, dtype
-        self.mean = torch.tensor(mean, dtype=dtype, device=images.device) * 255
-        self.std = torch.tensor(std, dtype=dtype, device=images.device) * 255
-
-    @classmethod
-    def of(cls, data: Data, dtype: torch.dtype) -> "Pixels":
-        """Wrap a data set without copying its images."""
-        return cls(data.images, data.mean, data.std, dtype)
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        """Return the network's input [B, 3, H, W] channels-last for uint8 [B, H, W, 3], or features [B, D]."""
-        batch = batch.to(self.dtype)
-        return batch if batch.ndim == 2 else batch.sub_(self.mean).div_(self.std).permute(0, 3, 1, 2)
