@@ -130,7 +130,7 @@ def test_a_setting_left_out() -> None:
         ({"precision": "float16"}, ["precision must be one of", "'float16'"]),
         ({"bn_buffers": "mean"}, ["bn_buffers must be one of", "'mean'"]),
         ({"client_shares": "by_siz"}, ["unknown client_shares 'by_siz' (did you mean 'by_size'?)"]),
-        ({"public_data": "noize"}, ["data set must be one of", "'noize'"]),
+        ({"public_data": "noize"}, ["source of public images 'noize'", "did you mean 'noise'"]),
     ],
 )  # fmt: skip
 def test_a_misspelt_choice(

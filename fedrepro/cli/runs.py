@@ -8,7 +8,7 @@ from pathlib import Path
 from fedrepro import papers
 from fedrepro.bench.timing import precision_of
 from fedrepro.core import paths
-from fedrepro.core.setting import Setting
+from fedrepro.federation.desk import STOPPED
 from fedrepro.federation.loaded import fingerprint
 from fedrepro.papers import Cell, Item
 from fedrepro.runs import record
@@ -61,12 +61,10 @@ def planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell, 
 def play(items: list[Item], options: argparse.Namespace) -> tuple[Done, Store]:
     """Play the runs of items, one for all cells that have it in common; returns how each cell's run ended."""
     store, wanted = Store(), planned(items, options)
-    same: dict[tuple[Setting, int], list[Run]] = {}
-    for _, one in wanted:
-        same.setdefault((one.setting, one.seed), []).append(one)
-    runs = [merged(requests) for requests in same.values()]
+    runs = merged(one for _, one in wanted)
     device = choose_device(options.device)
-    outcomes = dict(zip(same, play_all(runs, store, device=device, budget=options.budget, report=_line)))
+    played = play_all(runs.values(), store, device=device, budget=options.budget, report=_line)
+    outcomes = dict(zip(runs, played))
     return [(cell, one.seed, outcomes[one.setting, one.seed]) for cell, one in wanted], store
 
 
@@ -82,7 +80,9 @@ def tell(done: Done, store: Store) -> bool:
     shown = set()
     for cell, seed, outcome in done:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1
-        if outcome.status in ("failed", "busy") and outcome.key not in shown:
+        # Of what the budget left out, only that which it stopped half way.
+        told = outcome.status in ("failed", "busy") or outcome.error.startswith(STOPPED)
+        if told and outcome.key not in shown:
             place = f"{cell.item} {cell.row}, {cell.column}, seed {seed}"
             print(f"{outcome.status}: {place}: {outcome.error}", file=sys.stderr)
             shown.add(outcome.key)
@@ -116,7 +116,7 @@ def write(folder: Path, done: Done, scale: str) -> None:
 def _list(items: list[Item], options: argparse.Namespace) -> int:
     """Show the runs of items and what is done."""
     store = Store()
-    files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun"}
+    files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun", "inside.pt": "begun"}
     for cell, one in planned(items, options):
         key = store.key(one.setting, one.seed, fingerprint(one.setting))
         state = next((word for name, word in files.items() if (store.root / key / name).exists()), "-")

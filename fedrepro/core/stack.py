@@ -164,7 +164,7 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
     if weights.ndim != 2 or weights.shape[1] != len(stack):
         raise ValueError(f"weights must be [outputs, {len(stack)} members], got {list(weights.shape)}")
     weights = weights.to(stack.params)
-    if not bool(stack.params.isfinite().all()):
+    if not bool(stack.params.isfinite().all() & stack.buffers.isfinite().all()):
         return concatenate(
             [_mixed(row[None, row != 0], stack.take((row != 0).nonzero()[:, 0])) for row in weights]
         )

@@ -12,6 +12,8 @@ from fedrepro.core.stack import Stack
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.step import Carried, Trained
 
+STOPPED = "stopped"  # begins what is told of a run that the budget stopped half way
+
 
 class PausedError(Exception):
     """The time is over inside a round; what is done of it is kept."""

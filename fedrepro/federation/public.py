@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrepro.core.names import nearest
 from fedrepro.core.rng import numpy_generator
 from fedrepro.core.setting import SHARE, Option, Setting, at_least, declare
 from fedrepro.data import partition
 from fedrepro.data.data import Data, resized, spec_of
+from fedrepro.data.datasets import DATASETS
 from fedrepro.federation.loaded import datasets
 
 declare(
@@ -74,6 +76,9 @@ def public_data(setting: Setting, seed: int, held: Tensor | np.ndarray, train: D
         return train.subset(held)
     if setting.public_data in SOURCES:
         return SOURCES[setting.public_data](setting, seed, train)
+    if setting.public_data not in DATASETS:
+        known = nearest(setting.public_data, [*DATASETS, *SOURCES])
+        raise ValueError(f"unknown data set or source of public images {setting.public_data!r}{known}")
     return _part(setting, seed, _brought(setting.public_data, setting.data, str(train.images.device)))
 
 

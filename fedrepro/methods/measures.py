@@ -53,8 +53,10 @@ def measured(method: Method, state: State, round: Round, federation: Federation)
     "accuracy of resnet32"; what a stage measured in another architecture ends in its name likewise.
     """
     labels, found = federation.test.labels, dict(round.measured)
+    names = [world.architecture.name for world in federation.worlds]
     for number, (own, account, world) in enumerate(zip(state.worlds, round.worlds, federation.worlds)):
-        name = world.architecture.name
+        # Where architectures of one name differ in their options, or in their clients, they are counted from 1.
+        name = names[number] if names[1:].count(names[number]) < 2 else f"{names[number]} {number + 1}"
         if number:
             found |= {f"{what} of {name}": value for what, value in account.measured.items()}
             found[f"accuracy of {name}"] = accuracy(

@@ -115,11 +115,8 @@ class Book:
         store = Store()
         asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
         runs = [Run(c.setting, seed, f"{c.row} {c.column}", until=c.reading.until) for c, seed in asked]
-        same: dict[tuple[Setting, int], list[Run]] = {}  # cells may share a run
-        for one in runs:
-            same.setdefault((one.setting, one.seed), []).append(one)
-        joined = [merged(requests) for requests in same.values()]
-        ended = dict(zip(same, play_all(joined, store, device=self.device, progress=progress)))
+        joined = merged(runs)  # cells may share a run
+        ended = dict(zip(joined, play_all(joined.values(), store, device=self.device, progress=progress)))
         outcomes = [ended[one.setting, one.seed] for one in runs]
         empty = [(f"{r.label}, seed {r.seed}: {o.error}", o.error) for r, o in zip(runs, outcomes) if not o.record]
         diverged = [line for line, error in empty if error.startswith(("DivergedError", "ArithmeticError"))]

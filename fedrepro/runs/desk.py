@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from fedrepro.core.stack import Stack
-from fedrepro.federation.desk import Desk, Part, PausedError
+from fedrepro.federation.desk import STOPPED, Desk, Part, PausedError
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.step import Carried, Trained
 from fedrepro.runs.store import Begun, Inside
@@ -97,10 +97,8 @@ class KeepingDesk(Desk):
         expected = images / self._rate if self._rate else 0.0
         if self._deadline is not None and time.monotonic() + expected > self._deadline:
             self._write()
-            round = self._inside.round
-            raise PausedError(
-                f"stopped in round {round}, after step {first} of {steps} of its training {self._calls}"
-            )
+            place = f"after step {first} of {steps} of training {self._calls}"
+            raise PausedError(f"{STOPPED} inside round {self._inside.round + 1}, {place} in it")
 
     def _tell(self, done: int, all: int) -> None:
         left = (all - done) / self._rate

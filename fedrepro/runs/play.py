@@ -14,7 +14,7 @@ from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.data.partition import split_hash
 from fedrepro.federation.assemble import assemble
-from fedrepro.federation.desk import PausedError
+from fedrepro.federation.desk import STOPPED, PausedError
 from fedrepro.federation.loaded import fingerprint
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.measures import evaluate, measured
@@ -167,7 +167,7 @@ def _play(
     while state.round < run.setting.rounds and not _reached(run, rows, method.answer):
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
-            return Outcome(key, "paused", error=f"stopped after round {state.round} of {run.setting.rounds}")
+            return Outcome(key, "paused", error=f"{STOPPED} after round {state.round} of {run.setting.rounds}")
         inside = store.restore_inside(key, state.round, layouts, federation.device)
         places = [*(place for place in inside.places if place not in places), *places]
         desk.begin(replace(inside, places=[*(place for place in inside.places if place != where), where]))
@@ -220,8 +220,15 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merged(runs: Iterable[Run]) -> Run:
-    """Return one run that serves several requests for the same setting and seed: it ends when all are served."""
+def merged(requests: Iterable[Run]) -> dict[tuple[Setting, int], Run]:
+    """Return one run for all requests of a setting and seed, in their order: it ends when all are served."""
+    same: dict[tuple[Setting, int], list[Run]] = {}
+    for run in requests:
+        same.setdefault((run.setting, run.seed), []).append(run)
+    return {asked: _serving(runs) for asked, runs in same.items()}
+
+
+def _serving(runs: Sequence[Run]) -> Run:
     first, *others = runs
     targets = {run.until for run in (first, *others)}
     measures = {until[0] for until in targets if until is not None}

@@ -107,9 +107,10 @@ class GaussianOfficial:
         """Return M sampled models."""
         source = streams.torch("posterior")
         base = mix(round.shares[:1].expand(self.samples, -1), round.clients)
+        own = round.clients if len(round.shares) == 1 else round.clients.take(round.shares[0].nonzero()[:, 0])
         flats = []
         for name, entries in (("params", base.layout.params), ("buffers", base.layout.buffers)):
-            start, ends = getattr(round.start, name)[:1], getattr(round.clients, name)
+            start, ends = getattr(round.state.models, name)[:1], getattr(own, name)
             out = start.repeat(self.samples, 1)
             moves = dict(base.layout.views(ends - start, entries))
             for key, view in base.layout.views(out, entries):

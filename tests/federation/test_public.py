@@ -145,5 +145,5 @@ class TestAnotherDataSet:
 
 @pytest.mark.parametrize("name", ["nois", "imagenet", "swiss_roll"])
 def test_an_unknown_source(name: str) -> None:
-    with pytest.raises(ValueError, match=f"data set must be one of .*, got '{name}'"):
+    with pytest.raises(ValueError, match=f"unknown data set or source of public images '{name}'"):
         public(public_data=name)

@@ -117,7 +117,7 @@ def test_a_budget_stops_inside_a_round_and_the_next_one_goes_on(
     monkeypatch.setattr(desk.KeepingDesk, "carry_out", slow)
     (first,) = play_all([run], store, budget=2.5)
     assert first.status == "paused"
-    assert first.error == "stopped in round 0, after step 2 of 8 of its training 1"
+    assert first.error == "stopped inside round 1, after step 2 of 8 of training 1 in it"
     assert clock.now == 2.0
     assert (store.root / key_of(run, store) / "inside.pt").exists()
     (second,) = play_all([run], store, budget=1000.0)

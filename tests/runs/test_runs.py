@@ -566,9 +566,12 @@ def test_a_target_that_is_never_reached_takes_all_rounds(store: Store) -> None:
 def test_requests_for_one_run_are_merged_so_that_all_are_served() -> None:
     run = toy()
     one, other = Run(run.setting, 0, until=("answer", 50.0)), Run(run.setting, 0, until=("answer", 70.0))
-    assert runs.merged([one, other]).until == ("answer", 70.0)
-    assert runs.merged([one, run]).until is None
-    assert runs.merged([one, Run(run.setting, 0, until=("train_loss", 1.0))]).until is None
+    measure, seed = Run(run.setting, 0, until=("train_loss", 1.0)), Run(run.setting, 1, until=("answer", 5.0))
+    for requests, until in (([one, other], ("answer", 70.0)), ([one, run], None), ([one, measure], None)):
+        found = runs.merged([*requests, seed])
+        assert list(found) == [(run.setting, 0), (run.setting, 1)]
+        assert found[run.setting, 0].until == until
+        assert found[run.setting, 1].until == ("answer", 5.0)
 
 
 # -- what is recorded -----------------------------------------------------------------------------------------
