@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from tqdm import tqdm
 
 from fedrepro.core.stack import Stack
 from fedrepro.federation.desk import STOPPED, Desk, Part, PausedError
@@ -101,9 +102,8 @@ class KeepingDesk(Desk):
             raise PausedError(f"{STOPPED} inside round {self._inside.round + 1}, {place} in it")
 
     def _tell(self, done: int, all: int) -> None:
-        left = (all - done) / self._rate
-        minutes = f"{int(left) // 60}:{int(left) % 60:02d}"
-        self._show(f"{done:,} of {all:,} images, {self._rate:,.0f}/s, {minutes} left of this training")
+        left = tqdm.format_interval((all - done) / self._rate)
+        self._show(f"{done:,} of {all:,} images, {self._rate:,.0f}/s, {left} left of this training")
 
     def _write(self) -> None:
         """Write down what is done, unless nothing is."""

@@ -274,6 +274,7 @@ def play_all(
             later = []
             for place in waiting:
                 run = runs[place]
+                bar.set_postfix_str("", refresh=False)
                 bar.set_description_str(f"{run.label}, seed {run.seed}" if run.label else "runs")
                 kind = (run.setting.model, run.setting.method)
                 outcome = play(

@@ -132,7 +132,7 @@ def test_it_tells_how_far_a_round_is(store: Store, parts: list[tuple[int, int]])
     play(long("fedavg"), store, show=said.append)
     assert len(said) == len(parts)
     assert said[0].startswith("8 of 64 images, ")  # two clients, four images a step, eight steps
-    assert said[-1].endswith("0:00 left of this training")
+    assert said[-1].endswith("00:00 left of this training")
 
 
 def test_a_part_takes_about_as_long_as_it_should() -> None:
