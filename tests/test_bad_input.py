@@ -21,7 +21,8 @@ from fedrepro.core.setting import Setting
 from fedrepro.data.data import DATASETS, Split, files
 from fedrepro.federation.assemble import split
 from fedrepro.runs.machine import choose_device
-from fedrepro.runs.play import Outcome, Run, play
+from fedrepro.runs.play import play
+from fedrepro.runs.request import Outcome, Run
 from fedrepro.runs.store import NUMERICS, Store
 
 FEDBE = papers.load("fedbe")

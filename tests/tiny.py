@@ -18,10 +18,12 @@ from fedrepro.core.setting import Setting
 from fedrepro.core.stack import Layout, Stack, mix
 from fedrepro.core.state import State
 from fedrepro.data.data import Data
+from fedrepro.federation import assemble as assemble  # declares settings
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels import step
 from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.step import FREE, Carried, Loss, Proximal, Step, Trained
+from fedrepro.kernels.step import FREE, Loss, Proximal, Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
 from fedrepro.stages.round import Participants, Round

@@ -24,7 +24,8 @@ from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
 from fedrepro.kernels.registry import kernel
-from fedrepro.kernels.step import Sgd, Step, Trained
+from fedrepro.kernels.step import Sgd, Step
+from fedrepro.kernels.trained import Trained
 from fedrepro.methods import catalogue as methods
 from fedrepro.models.architecture import Architecture
 from fedrepro.stages.rates import Constant

@@ -13,7 +13,8 @@ from fedrepro.federation.loaded import fingerprint
 from fedrepro.papers import Cell, Item
 from fedrepro.runs import record
 from fedrepro.runs.machine import LOST, choose_device
-from fedrepro.runs.play import Outcome, Run, merged, play_all
+from fedrepro.runs.play import play_all
+from fedrepro.runs.request import Outcome, Run, merged
 from fedrepro.runs.store import Store
 
 Done = list[tuple[Cell, int, Outcome]]  # cell, seed, how its run ended

@@ -139,6 +139,7 @@ class Setting:
             option, value = OPTIONS[name], values[name]
             if option.type is float and isinstance(value, int) and not isinstance(value, bool):
                 value = float(value)
+            value = value + 0.0 if type(value) is float else value  # -0.0 is 0.0
             if type(value) is not option.type:
                 raise ValueError(f"{name} must be of type {option.type.__name__}, got {value!r}")
             value = next((new for new, old in option.formerly.items() if old == value), value)

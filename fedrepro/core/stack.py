@@ -165,10 +165,15 @@ def mix(weights: Tensor, stack: Stack) -> Stack:
         raise ValueError(f"weights must be [outputs, {len(stack)} members], got {list(weights.shape)}")
     weights = weights.to(stack.params)
     if not bool(stack.params.isfinite().all() & stack.buffers.isfinite().all()):
-        return concatenate(
-            [_mixed(row[None, row != 0], stack.take((row != 0).nonzero()[:, 0])) for row in weights]
-        )
+        rows = [_mixed(row[None], _only((row != 0)[:, None], stack)) for row in weights]
+        return concatenate(rows) if rows else _mixed(weights, stack)
     return _mixed(weights, stack)
+
+
+def _only(used: Tensor, stack: Stack) -> Stack:
+    """Return a stack with zeros in place of the members that are not used."""
+    params, buffers = (torch.where(used, tensor, 0.0) for tensor in (stack.params, stack.buffers))
+    return Stack(stack.layout, params, buffers, stack.counters)
 
 
 def _mixed(weights: Tensor, stack: Stack) -> Stack:

@@ -8,9 +8,12 @@ Shapes: S members trained, T steps.
 
 from typing import Protocol
 
+from torch import Tensor
+
 from fedrepro.core.stack import Stack
 from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.step import Carried, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
 
 STOPPED = "stopped"  # begins what is told of a run that the budget stopped half way
 
@@ -29,13 +32,15 @@ class Part(Protocol):
 class Desk:
     """Carries trainings out in one go and keeps nothing."""
 
-    def carry_out(self, part: Part, start: Stack, plan: BatchPlan, carried: Carried | None) -> Trained:
+    def carry_out(
+        self, part: Part, start: Stack, plan: BatchPlan, step: Step, rates: Tensor, carried: Carried | None
+    ) -> Trained:
         """Train all steps of a plan.
 
         Args:
             part: does the work.
             start: the models [S] before the first step.
-            plan: the batches, of which sizes are looked at.
+            plan, step, rates: what is trained; only looked at, to tell one training from another.
             carried: what an earlier training handed on, if its rule lives on.
         """
         return part(start, 0, len(plan), carried)

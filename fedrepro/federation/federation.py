@@ -17,7 +17,8 @@ from fedrepro.federation.desk import AT_ONCE, Desk
 from fedrepro.kernels import stacked
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.registry import kernel
-from fedrepro.kernels.step import Carried, Step, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 
@@ -156,7 +157,7 @@ class Federation:
                 )
             return trained
 
-        return self.desk.carry_out(part, start, plan, carried)
+        return self.desk.carry_out(part, start, plan, step, rates, carried)
 
     @contextlib.contextmanager
     def _numerics(self) -> Iterator[None]:

@@ -41,7 +41,8 @@ class BatchPlan:
     index: [S, T, B] int64 positions in the data; mask: [S, T, B] bool, True for the first images of a step and
     False for the places left over (a member with fewer steps has whole steps masked); shift: [S, T, B, 2] uint8
     crop offsets (down, right) in [0, 2 pad]; flip: [S, T, B] bool; pad: pixels; noise: [S, T] int64, the seed of
-    each step for networks that draw random numbers (dropout); zeros unless given.
+    each step for networks that draw random numbers (dropout); zeros unless given; room: steps of the whole plan
+    that this one is a part of, for which kernels that record make room, so that all parts share a recording.
     """
 
     index: Tensor
@@ -50,11 +51,13 @@ class BatchPlan:
     flip: Tensor
     pad: int
     noise: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    room: int = 0
 
     def __post_init__(self) -> None:
         """Fill in what was not given."""
         if not len(self.noise):
             object.__setattr__(self, "noise", torch.zeros(self.index.shape[:2], dtype=torch.int64))
+        object.__setattr__(self, "room", max(self.room, len(self)))
 
     def __len__(self) -> int:
         """Return the number of steps T."""
@@ -80,7 +83,7 @@ class BatchPlan:
     def changed(self, change: Callable[[Tensor], Tensor], noise: Tensor) -> "BatchPlan":
         """Return a plan with the same change made to each of its tensors, and these seeds."""
         index, mask, shift, flip = (change(part) for part in (self.index, self.mask, self.shift, self.flip))
-        return BatchPlan(index, mask, shift, flip, self.pad, noise)
+        return BatchPlan(index, mask, shift, flip, self.pad, noise, self.room)
 
 
 def check_rates(rates: Tensor, plan: BatchPlan) -> None:

@@ -13,7 +13,8 @@ from fedrepro.core.stack import Stack, concatenate, flat
 from fedrepro.data.data import Data
 from fedrepro.kernels.batches import BatchPlan, check_rates
 from fedrepro.kernels.inputs import inputs
-from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Carried, Proximal, Rule, Sgd, Step, Trained, unknown
+from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Proximal, Rule, Sgd, Step, unknown
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 PRECISIONS = ("float32", "bfloat16", "float64")

@@ -17,7 +17,8 @@ from fedrepro.kernels import plain, threads
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.graph import graph
 from fedrepro.kernels.memory import keep_freed_memory
-from fedrepro.kernels.step import Step, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Trained
 from fedrepro.models.architecture import Architecture
 
 

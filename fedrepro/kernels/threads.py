@@ -21,7 +21,8 @@ from fedrepro.core.stack import Stack, concatenate
 from fedrepro.data.data import Data
 from fedrepro.kernels import plain
 from fedrepro.kernels.batches import BatchPlan, share_out
-from fedrepro.kernels.step import Carried, Step, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 Made = TypeVar("Made")

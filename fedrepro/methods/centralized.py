@@ -9,7 +9,7 @@ from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.step import Carried
+from fedrepro.kernels.trained import Carried
 from fedrepro.methods.compose import Method, Stopwatch, method, start
 from fedrepro.stages.combine import mean_of_probabilities
 from fedrepro.stages.round import Participants, Round

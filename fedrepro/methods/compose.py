@@ -178,7 +178,9 @@ class Stages:
             average, changes = self.server(round, federation, streams)
         memory |= changes
         counts = round.shares.double().sum(0)
-        loss = float(torch.where(counts > 0, torch.cat(losses), 0.0) @ counts) / _models(round)
+        models = int((round.shares.sum(1) > 0).sum())  # that have clients
+        loss = float(torch.where(counts > 0, torch.cat(losses), 0.0) @ counts)
+        loss = loss / models if models else float("nan")
         return replace(round, average=_kept(average, round), train_loss=loss), memory
 
     def _teachers(self, round: Round, federation: Federation, streams: Streams) -> Stack:
@@ -208,11 +210,6 @@ class Stages:
         # A client has a first model, a last one, their average over steps, and momentum.
         own = 4 * models.params.element_size() * models.params.shape[1]
         return max(1, min(participants, GROUP_BYTES // own))
-
-
-def _models(round: Round) -> int:
-    """Return how many global models have clients."""
-    return int((round.shares.sum(1) > 0).sum())
 
 
 def _kept(average: Stack, round: Round) -> Stack:

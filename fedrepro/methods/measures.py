@@ -32,7 +32,11 @@ def evaluate(
     labels, world = federation.test.labels, federation.worlds[0]
     student = accuracy(world.predict(state.models.take(slice(0, 1)), federation.test)[0], labels)
     distilled = len(round.targets) > 0
-    average = accuracy(world.predict(round.average, federation.test)[0], labels) if distilled else student
+    average = (
+        accuracy(world.predict(round.average.take(slice(0, 1)), federation.test)[0], labels)
+        if distilled
+        else student
+    )
     known = distilled and federation.public.classes == federation.data.classes
     together = last and len(round.teacher) > 0
     return {

@@ -26,7 +26,8 @@ from fedrepro.papers import Cell
 from fedrepro.report import verdict
 from fedrepro.runs import record
 from fedrepro.runs.machine import choose_device, provenance
-from fedrepro.runs.play import Outcome, Run, merged, play_all
+from fedrepro.runs.play import play_all
+from fedrepro.runs.request import Outcome, Run, merged
 from fedrepro.runs.store import Store
 from fedrepro.stages.combine import mean_of_probabilities
 from fedrepro.stages.plan import sample

@@ -3,58 +3,59 @@
 Shapes: S members trained, T steps.
 """
 
+import hashlib
 import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from fedrepro.core.stack import Stack
 from fedrepro.federation.desk import STOPPED, Desk, Part, PausedError
 from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.step import Carried, Trained
-from fedrepro.runs.store import Begun, Inside
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
+from fedrepro.runs.store import Begun, Drawer
 
 PART_SECONDS = 8.0  # that a part takes, about; so often the progress bar moves
-KEEP_SECONDS = 60.0  # between two writes; so much is lost at most
-FIRST_IMAGES = {"cpu": 2_000, "cuda": 2_000_000}  # of the first part of all, when nothing has been timed yet
+KEEP_SECONDS = 60.0  # between two writes of a training; so much is lost at most
+SOON = 5.0  # seconds: a training that took as long is written when it ends, a shorter one is done again
+FIRST_IMAGES = {"fused": 2_000_000, "graph": 500_000}  # of the first part, where nothing has been timed yet
+FEW_IMAGES = 256  # the same on a CPU
 
 
 class KeepingDesk(Desk):
     """Cuts the trainings of one run's rounds, writes down what is done, and stops where the time is over.
 
+    Only the training at hand is held in memory.
+
     Args:
-        device: on which the run is played.
-        keep: writes down what is done of a round.
+        engine: the kernel that trains.
         deadline: `time.monotonic()` value before which to stop; None for no limit.
         show: is told the progress inside a round, in words.
     """
 
     def __init__(
         self,
-        device: torch.device,
-        keep: Callable[[Inside], None],
+        engine: str = "plain",
         *,
         deadline: float | None = None,
         show: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self._keep, self._deadline, self._show = keep, deadline, show
-        self._first = FIRST_IMAGES.get(device.type, FIRST_IMAGES["cpu"])
+        self._deadline, self._show = deadline, show
+        self._first = FIRST_IMAGES.get(engine, FEW_IMAGES)
         self._rate = 0.0  # images per second of the last part
-        self.begin(Inside(0, 0.0, {}))
 
-    def begin(self, inside: Inside) -> None:
-        """Begin a round of which something may be done already."""
-        self._inside = inside
+    def begin(self, drawer: Drawer) -> None:
+        """Begin a round, of which something may lie in the drawer already."""
+        self._drawer = drawer
         self._calls = 0
         self._begun = self._kept = time.monotonic()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of the round that earlier processes spent on it."""
-        return self._inside.seconds
-
-    def carry_out(self, part: Part, start: Stack, plan: BatchPlan, carried: Carried | None) -> Trained:
+    def carry_out(
+        self, part: Part, start: Stack, plan: BatchPlan, step: Step, rates: Tensor, carried: Carried | None
+    ) -> Trained:
         """Train all steps of a plan, part by part, going on from what is done of it.
 
         Raises:
@@ -62,55 +63,77 @@ class KeepingDesk(Desk):
         """
         number, self._calls = self._calls, self._calls + 1
         images = plan.mask.sum((0, 2)).tolist()  # of each step
-        first, done, trained = 0, 0, None
-        if number in self._inside.trainings:
-            saved = self._inside.trainings[number]
-            first, start, carried = saved.first, saved.stack, saved.carried
-            trained, done = Trained.of(start, carried), sum(images[:first])
+        began, first, trained, mark = time.monotonic(), 0, None, _mark(start, plan, step, rates)
+        saved = self._drawer.take(number, mark, start.params.device)
+        if saved is not None:
+            first, carried = saved.first, saved.carried
+            start = Stack(start.layout, saved.params, saved.buffers, saved.counters)
+            trained = Trained.of(start, carried)
         try:
             while first < len(images):
                 last = self._until(images, first)
-                self._look_at_the_clock(sum(images[first:last]), first, len(images))
-                began = time.monotonic()
+                self._look_at_the_clock(number, trained, mark, images, first, last)
+                begun = time.monotonic()
                 trained = part(start, first, last, carried)
-                self._rate = sum(images[first:last]) / max(time.monotonic() - began, 1e-9)
-                done, first, start, carried = done + sum(images[first:last]), last, trained.stack, trained.carried
-                self._inside.trainings[number] = Begun(first, start, carried)
-                self._tell(done, sum(images))
-                if time.monotonic() - self._kept > KEEP_SECONDS:
-                    self._write()
+                self._time(sum(images[first:last]), time.monotonic() - begun)
+                first, start, carried = last, trained.stack, trained.carried
+                self._tell(sum(images[:first]), sum(images))
+                if time.monotonic() - self._kept > KEEP_SECONDS and first < len(images):
+                    self._write(number, first, trained, mark)
         except KeyboardInterrupt:
-            self._write()
+            self._write(number, first, trained, mark)
             raise
         assert trained is not None  # a plan has a step
+        fresh = saved is None or saved.first < len(images)
+        if fresh and time.monotonic() - began >= SOON:
+            self._write(number, first, trained, mark)
         return trained
 
     def _until(self, images: list[int], first: int) -> int:
-        """Return the step before which the next part ends."""
+        """Return the step before which the next part ends; a rest not worth a part of its own goes along."""
         left = self._rate * PART_SECONDS if self._rate else float(self._first)
+        if sum(images[first:]) < 1.5 * left:
+            return len(images)
         last = first
         while last < len(images) and (last == first or left >= images[last]):
             left -= images[last]
             last += 1
         return last
 
-    def _look_at_the_clock(self, images: int, first: int, steps: int) -> None:
-        expected = images / self._rate if self._rate else 0.0
+    def _look_at_the_clock(
+        self, number: int, trained: Trained | None, mark: str, images: list[int], first: int, last: int
+    ) -> None:
+        expected = sum(images[first:last]) / self._rate if self._rate else 0.0
         if self._deadline is not None and time.monotonic() + expected > self._deadline:
-            self._write()
-            place = f"after step {first} of {steps} of training {self._calls}"
-            raise PausedError(f"{STOPPED} inside round {self._inside.round + 1}, {place} in it")
+            self._write(number, first, trained, mark)
+            place = f"after step {first} of {len(images)} of training {number + 1}"
+            raise PausedError(f"{STOPPED} inside round {self._drawer.round + 1}, {place} in it")
+
+    def _time(self, images: int, seconds: float) -> None:
+        if images:
+            self._rate = images / max(seconds, 1e-9)
 
     def _tell(self, done: int, all: int) -> None:
-        left = tqdm.format_interval((all - done) / self._rate)
-        self._show(f"{done:,} of {all:,} images, {self._rate:,.0f}/s, {left} left of this training")
+        if self._rate:
+            left = tqdm.format_interval((all - done) / self._rate)
+            self._show(f"{done:,} of {all:,} images, {self._rate:,.0f}/s, {left} left of this training")
 
-    def _write(self) -> None:
-        """Write down what is done, unless nothing is."""
-        if not self._inside.trainings:
-            return
+    def _write(self, number: int, first: int, trained: Trained | None, mark: str) -> None:
+        """Write down how far a training is, if it has begun, and the time that the round has taken."""
         now = time.monotonic()
-        spent = self._inside.seconds + now - self._begun
-        self._inside = Inside(self._inside.round, spent, self._inside.trainings, self._inside.places)
-        self._keep(self._inside)
+        begun = None
+        if trained is not None:
+            own = trained.stack
+            begun = Begun(mark, first, own.params, own.buffers, own.counters, trained.carried)
+        self._drawer.put(number, begun, now - self._begun)
         self._begun = self._kept = now
+
+
+def _mark(start: Stack, plan: BatchPlan, step: Step, rates: Tensor) -> str:
+    """Return a digest of everything that a training's result depends on, but for its data and targets."""
+    digest = hashlib.sha256(repr((start.layout, plan.pad, step)).encode())
+    parts = (plan.index, plan.mask, plan.shift, plan.flip, plan.noise, rates, start.params, start.buffers)
+    for tensor in parts:
+        digest.update(repr(tuple(tensor.shape)).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

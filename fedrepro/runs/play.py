@@ -3,15 +3,13 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
 from fedrepro.core.files import StoreError
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Setting
 from fedrepro.data.partition import split_hash
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.desk import STOPPED, PausedError
@@ -22,37 +20,12 @@ from fedrepro.papers.reading import LAST, Reading
 from fedrepro.runs.desk import KeepingDesk
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
 from fedrepro.runs.record import flattened
+from fedrepro.runs.request import Outcome, Run
 from fedrepro.runs.store import DamagedError, Progress, Store
 
 Tick = Callable[[int], object]  # called with the number of rounds just done
 Show = Callable[[str], object]  # called with the progress inside a round, in words
 LONG = 60.0  # seconds: a round that takes longer is begun even if it will not end in time, and kept in parts
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a request for a run ended.
-
-    status: "done", "paused" (no time left, or the device lost), "busy" (another process has it) or "failed".
-    """
-
-    key: str
-    status: str
-    record: dict[str, Any] | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One setting with one seed; `label` is only for people.
-
-    until: a measure of a round, or "answer", and a target: the run may end with the first round that reaches it.
-    """
-
-    setting: Setting
-    seed: int
-    label: str = ""
-    until: tuple[str, float] | None = None
 
 
 def play(
@@ -95,12 +68,17 @@ def play(
         return Outcome(key, "failed", error=message)
 
 
-def _finished(run: Run, key: str, store: Store) -> dict[str, Any] | None:
-    """Return the record of a run if it holds all that is asked for."""
+def _finished(run: Run, key: str, store: Store, tick: Tick) -> Outcome | None:
+    """Return the outcome of a run whose record holds all that is asked for, or None."""
     record = store.record(key)
-    if record is None or len(record["rows"]) >= run.setting.rounds:
-        return record
-    return record if _reached(run, record["rows"], record.get("answer", "student")) else None
+    if record is None:
+        return None
+    if len(record["rows"]) < run.setting.rounds and not _reached(
+        run, record["rows"], record.get("answer", "student")
+    ):
+        return None
+    tick(run.setting.rounds)
+    return Outcome(key, "done", record)
 
 
 def _reached(run: Run, rows: Sequence[Mapping[str, Any]], answer: str) -> bool:
@@ -116,17 +94,13 @@ def _attempt(
     run: Run, key: str, store: Store, device: str, deadline: float | None, expected: float, tick: Tick, show: Show
 ) -> Outcome:
     """Read a finished run, or claim it and go on with it."""
-    finished = _finished(run, key, store)
-    if finished is not None:
-        tick(run.setting.rounds)
-        return Outcome(key, "done", finished)
+    if finished := _finished(run, key, store, tick):
+        return finished
     with store.claim(key) as mine:
         if not mine:
             return Outcome(key, "busy", error="another process works on it")
-        finished = _finished(run, key, store)  # it may have ended between our look and our claim
-        if finished is not None:
-            tick(run.setting.rounds)
-            return Outcome(key, "done", finished)
+        if finished := _finished(run, key, store, tick):  # it may have ended between our look and our claim
+            return finished
         if deadline is not None and time.monotonic() >= deadline:
             return Outcome(key, "paused", error="the budget was spent before it went on")
         try:
@@ -162,16 +136,16 @@ def _play(
         state = method.init(federation, run.seed)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
-    desk = KeepingDesk(federation.device, partial(store.keep_inside, key), deadline=deadline, show=show)
+    desk = KeepingDesk(choice.engine, deadline=deadline, show=show)
     federation = replace(federation, desk=desk)
     while state.round < run.setting.rounds and not _reached(run, rows, method.answer):
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
             return Outcome(key, "paused", error=f"{STOPPED} after round {state.round} of {run.setting.rounds}")
-        inside = store.restore_inside(key, state.round, layouts, federation.device)
-        places = [*(place for place in inside.places if place not in places), *places]
-        desk.begin(replace(inside, places=[*(place for place in inside.places if place != where), where]))
-        begun, number = time.perf_counter() - desk.seconds, state.round
+        inside = store.drawer(key, state.round, where)
+        places = [*places, *(place for place in inside.places if place not in places)]
+        desk.begin(inside)
+        begun, number = time.perf_counter() - inside.seconds, state.round
         try:
             state, round = method.round(state, federation, Streams(run.seed, number))
             last = state.round == run.setting.rounds
@@ -218,23 +192,6 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
         name: _finite(value) if isinstance(value, Mapping) else None if math.isnan(value) else value
         for name, value in row.items()
     }
-
-
-def merged(requests: Iterable[Run]) -> dict[tuple[Setting, int], Run]:
-    """Return one run for all requests of a setting and seed, in their order: it ends when all are served."""
-    same: dict[tuple[Setting, int], list[Run]] = {}
-    for run in requests:
-        same.setdefault((run.setting, run.seed), []).append(run)
-    return {asked: _serving(runs) for asked, runs in same.items()}
-
-
-def _serving(runs: Sequence[Run]) -> Run:
-    first, *others = runs
-    targets = {run.until for run in (first, *others)}
-    measures = {until[0] for until in targets if until is not None}
-    if None in targets or len(measures) > 1:
-        return replace(first, until=None)
-    return replace(first, until=max((until for until in targets if until is not None), key=lambda until: until[1]))
 
 
 def play_all(

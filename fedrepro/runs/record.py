@@ -111,14 +111,17 @@ def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     return [row | {"round": int(row["round"])} for row in rows]
 
 
-def _merge(path: Path, fresh: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Put fresh lines into a file's: all old lines of the runs that are fresh give way."""
+def _merge(path: Path, fresh: pd.DataFrame, by: list[str], runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Put fresh lines into a file's: all old lines of the runs that are fresh give way.
+
+    Which runs are fresh tells `runs`, where a run may have no line.
+    """
     fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
         old = _read(path, list(fresh.columns))
         fresh = fresh.reindex(columns=old.columns)
-        runs = [name for name in by if name in BY]
-        old = old[~pd.MultiIndex.from_frame(old[runs]).isin(pd.MultiIndex.from_frame(fresh[runs]))]
+        known = fresh if runs is None else runs
+        old = old[~pd.MultiIndex.from_frame(old[BY]).isin(pd.MultiIndex.from_frame(known[BY]))]
         fresh = pd.concat([old, fresh], ignore_index=True) if len(old) else fresh
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
@@ -155,9 +158,10 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
             _write_table(path, table)
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
         _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
-        if len(measures):
-            names.append(place / f"{scale}_measures.csv")
-            _write_table(names[-1], _merge(names[-1], measures, [*BY, "round", "measure"]))
+        path = place / f"{scale}_measures.csv"
+        if len(measures) or path.exists():
+            names.append(path)
+            _write_table(path, _merge(path, measures, [*BY, "round", "measure"], runs), digits="%.6g")
     return names
 
 
@@ -203,8 +207,8 @@ def write_values(
     return names
 
 
-def _write_table(path: Path, table: pd.DataFrame) -> None:
-    write_atomically(path, table.to_csv(index=False, float_format="%.4f", lineterminator="\n").encode())
+def _write_table(path: Path, table: pd.DataFrame, digits: str = "%.4f") -> None:
+    write_atomically(path, table.to_csv(index=False, float_format=digits, lineterminator="\n").encode())
 
 
 def _write_settings(path: Path, fresh: dict[str, Any], used: set[str]) -> None:

@@ -3,7 +3,7 @@
 <store>/store.json              the numerics version that wrote it
 <store>/<key>/setting.json      what the run is
 <store>/<key>/checkpoint.pt     state and rows after the last finished round
-<store>/<key>/inside.pt         what is done of the round after it, if that is a long one
+<store>/<key>/inside/           what is done of the round after it, if that is a long one: round.json, <n>.pt
 <store>/<key>/record.json       the finished run
 <store>/<key>/failed.json       why it failed, until it is tried again
 <store>/<key>/lock              held by the process that works on it; the system frees it if that dies
@@ -12,6 +12,7 @@
 import contextlib
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedrepro.core.paths import runs_folder
 from fedrepro.core.setting import Setting, digest
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.core.state import State
-from fedrepro.kernels.step import Carried
+from fedrepro.kernels.trained import Carried
 
 RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance")
 Read = TypeVar("Read")
@@ -44,21 +45,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Begun:
-    """A training that was cut: the models before step `first` of its plan, and what they carry."""
+    """A training that was cut: which one, the models before step `first` of its plan, and what they carry."""
 
+    mark: str
     first: int
-    stack: Stack
+    params: Tensor
+    buffers: Tensor
+    counters: Tensor
     carried: Carried
-
-
-@dataclass(frozen=True)
-class Inside:
-    """What is done of a round: its trainings in their order, the seconds that they took, and where."""
-
-    round: int
-    seconds: float
-    trainings: dict[int, Begun]
-    places: list[dict[str, Any]] = field(default_factory=list)
 
 
 class DamagedError(StoreError):
@@ -131,8 +125,8 @@ class Store:
     def save(self, key: str, progress: Progress) -> None:
         """Replace a run's checkpoint by a newer one, atomically; what was kept inside its round goes."""
         content = {"numerics": NUMERICS, "rows": progress.rows, "places": progress.places}
-        self._write(key, "checkpoint.pt", content | _packed_state(progress.state))
-        (self.root / key / "inside.pt").unlink(missing_ok=True)
+        self.write(key, "checkpoint.pt", content | _packed_state(progress.state))
+        shutil.rmtree(self.root / key / "inside", ignore_errors=True)
 
     def restore(self, key: str, layouts: Sequence[Layout], device: torch.device) -> Progress | None:
         """Read a run's checkpoint, or None if it has none.
@@ -149,48 +143,38 @@ class Store:
         def read(saved: dict[str, Any]) -> Progress:
             return Progress(_state(saved, layouts), saved["rows"], saved.get("places", []))
 
-        return self._load(key, "checkpoint.pt", device, read)
+        return self.load(key, "checkpoint.pt", device, read)
 
-    def keep_inside(self, key: str, inside: Inside) -> None:
-        """Write down what is done of a round, in place of what was."""
-        trainings = {
-            number: {"first": one.first, "stack": _packed(one.stack), "carried": vars(one.carried)}
-            for number, one in inside.trainings.items()
-        }
-        content = {"numerics": NUMERICS, "round": inside.round, "seconds": inside.seconds}
-        self._write(key, "inside.pt", content | {"trainings": trainings, "places": inside.places})
+    def drawer(self, key: str, round: int, place: dict[str, Any]) -> "Drawer":
+        """Return what is done of a round, and where more of it may be put; what is left of another round goes.
 
-    def restore_inside(self, key: str, round: int, layouts: Sequence[Layout], device: torch.device) -> Inside:
-        """Read what is done of a round: nothing if the file is of another round or not there.
-
-        Raises:
-            DamagedError: if the file is damaged, naming it.
+        Args:
+            key: of the run.
+            round: its number, from 0.
+            place: where this process plays it.
         """
-        sizes = {Layout.size(layout.params): layout for layout in layouts}
+        path = self.root / key / "inside" / "round.json"
+        held = _read(path, "remove its folder to play that round again") if path.exists() else {}
+        if (held.get("round"), held.get("numerics")) != (round, NUMERICS):
+            shutil.rmtree(path.parent, ignore_errors=True)
+            held = {}
+        return Drawer(self, key, round, held.get("seconds", 0.0), held.get("places", []), place)
 
-        def read(saved: dict[str, Any]) -> Inside:
-            if saved["round"] != round or saved["numerics"] != NUMERICS:
-                return Inside(round, 0.0, {})
-            trainings = {
-                number: Begun(
-                    one["first"],
-                    _stack(one["stack"], sizes[one["stack"]["params"].shape[1]]),
-                    Carried(**one["carried"]),
-                )
-                for number, one in saved["trainings"].items()
-            }
-            return Inside(round, saved["seconds"], trainings, saved["places"])
-
-        return self._load(key, "inside.pt", device, read) or Inside(round, 0.0, {})
-
-    def _write(self, key: str, name: str, content: dict[str, Any]) -> None:
+    def write(self, key: str, name: str, content: dict[str, Any]) -> None:
+        """Write a file of tensors and plain values in a run's folder, atomically."""
         buffer = io.BytesIO()
         torch.save(_on_cpu(content), buffer)
         write_atomically(self.root / key / name, buffer.getvalue())
 
-    def _load(
-        self, key: str, name: str, device: torch.device, read: Callable[[dict[str, Any]], Read]
+    def load(
+        self,
+        key: str,
+        name: str,
+        device: torch.device,
+        read: Callable[[dict[str, Any]], Read],
+        remedy: str = "remove it to start that run again",
     ) -> Read | None:
+        """Read a file of tensors, or None if it is not there; raises DamagedError naming it and a remedy."""
         path = self.root / key / name
         if not path.exists():
             return None
@@ -198,7 +182,7 @@ class Store:
             return read(torch.load(path, map_location=device, weights_only=True))
         except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
             reason = str(error) if type(error) is ValueError else type(error).__name__
-            raise DamagedError(f"{path} is damaged ({reason}); remove it to start that run again") from error
+            raise DamagedError(f"{path} is damaged ({reason}); {remedy}") from error
 
     def record(self, key: str) -> dict[str, Any] | None:
         """Return the record of a finished run, or None.
@@ -226,6 +210,51 @@ class Store:
     def fail(self, key: str, reason: dict[str, Any]) -> None:
         """Mark a run as failed; its checkpoint stays."""
         write_atomically(self.root / key / "failed.json", _json(reason))
+
+
+class Drawer:
+    """What is done of one round: its trainings by number, the seconds that they took, and where.
+
+    seconds, places: of earlier processes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        round: int,
+        seconds: float,
+        places: list[dict[str, Any]],
+        place: dict[str, Any],
+    ) -> None:
+        self.round, self.seconds, self.places = round, seconds, places
+        self._store, self._key, self._place, self._spent = store, key, place, seconds
+
+    def take(self, number: int, mark: str, device: torch.device) -> Begun | None:
+        """Return how far a training is; None if nothing is kept of it, or of another one in its place.
+
+        Raises:
+            DamagedError: if the file is damaged, naming it.
+        """
+        name, remedy = f"inside/{number}.pt", "remove its folder to play that round again"
+
+        def read(saved: dict[str, Any]) -> Begun | None:
+            if (saved["mark"], saved["numerics"]) != (mark, NUMERICS):
+                return None
+            kept = {name: value for name, value in saved.items() if name != "numerics"}
+            return Begun(**kept | {"carried": Carried(**saved["carried"])})
+
+        return self._store.load(self._key, name, device, read, remedy)
+
+    def put(self, number: int, begun: Begun | None, seconds: float) -> None:
+        """Write down how far a training is, and the seconds that went by since the last time."""
+        self._spent += seconds
+        if begun is not None:
+            content = vars(begun) | {"carried": vars(begun.carried), "numerics": NUMERICS}
+            self._store.write(self._key, f"inside/{number}.pt", content)
+        places = [*(place for place in self.places if place != self._place), self._place]
+        facts = {"round": self.round, "numerics": NUMERICS, "seconds": self._spent, "places": places}
+        write_atomically(self._store.root / self._key / "inside" / "round.json", _json(facts))
 
 
 def _packed(stack: Stack) -> dict[str, Tensor]:

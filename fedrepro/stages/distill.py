@@ -17,7 +17,8 @@ from fedrepro.data.datasets import DATASETS
 from fedrepro.data.swiss_roll import ARMS
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
-from fedrepro.kernels.step import Loss, Sgd, Step, Trained
+from fedrepro.kernels.step import Loss, Sgd, Step
+from fedrepro.kernels.trained import Trained
 from fedrepro.stages.rates import Constant, Cyclical, Rates
 from fedrepro.stages.round import Distilled, Round
 from fedrepro.stages.train import DivergedError, augment

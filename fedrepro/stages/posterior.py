@@ -217,6 +217,8 @@ def gaussian_moments(clients: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         mu [P] and var [P].
     """
+    if not bool((own := shares > 0).all()):  # who weighs nothing plays no part, whatever its values
+        clients, shares = clients[own], shares[own]
     mean = shares @ clients
     return mean, shares @ (clients - mean).square()
 

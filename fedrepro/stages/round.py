@@ -14,7 +14,7 @@ from fedrepro.core.rng import Streams
 from fedrepro.core.stack import Stack
 from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.step import Trained
+from fedrepro.kernels.trained import Trained
 from fedrepro.stages.combine import Combine, Ensemble
 
 

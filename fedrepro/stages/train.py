@@ -13,7 +13,8 @@ from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, de
 from fedrepro.core.state import Memory
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
-from fedrepro.kernels.step import FREE, Carried, Proximal, Sgd, Step, Trained
+from fedrepro.kernels.step import FREE, Proximal, Sgd, Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.stages.rates import Decaying, round_factor
 from fedrepro.stages.round import Participants, Round
 

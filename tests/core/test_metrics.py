@@ -4,7 +4,6 @@ import pytest
 import tiny
 import torch
 
-import fedrepro.federation.assemble  # noqa: F401  it declares settings
 from fedrepro.core.metrics import accuracy, confidence_histogram
 from fedrepro.core.rng import Streams
 from fedrepro.methods import catalogue as methods

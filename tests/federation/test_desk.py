@@ -4,15 +4,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import tiny
+from torch import Tensor
 
-import fedrepro.federation.assemble  # noqa: F401  it declares settings
 from fedrepro.core.rng import Streams
 from fedrepro.core.stack import Stack
 from fedrepro.core.state import State
 from fedrepro.federation.desk import AT_ONCE, Desk, Part
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import BatchPlan
-from fedrepro.kernels.step import Carried, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.methods import catalogue as methods
 
 
@@ -23,7 +24,9 @@ class Parts(Desk):
     steps: int
     lengths: list[int] = field(default_factory=list)
 
-    def carry_out(self, part: Part, start: Stack, plan: BatchPlan, carried: Carried | None) -> Trained:
+    def carry_out(
+        self, part: Part, start: Stack, plan: BatchPlan, step: Step, rates: Tensor, carried: Carried | None
+    ) -> Trained:
         for first in range(0, len(plan), self.steps):
             last = min(first + self.steps, len(plan))
             self.lengths.append(last - first)

@@ -20,7 +20,7 @@ from fedrepro.kernels.batches import Augment, batch_plan
 from fedrepro.kernels.graph import graph
 from fedrepro.kernels.graph.sessions import StackMemoryError
 from fedrepro.kernels.registry import kernel
-from fedrepro.kernels.step import Carried
+from fedrepro.kernels.trained import Carried
 from fedrepro.models.architecture import Architecture
 
 pytest.importorskip("triton", reason="the fused kernel needs Triton")

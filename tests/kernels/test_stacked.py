@@ -23,7 +23,8 @@ from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan, share_out
 from fedrepro.kernels.graph import graph, lanes, sessions
 from fedrepro.kernels.graph.places import Places
 from fedrepro.kernels.registry import KERNELS, kernel
-from fedrepro.kernels.step import FREE, Adam, Loss, Proximal, Sgd, Step, Term, Trained
+from fedrepro.kernels.step import FREE, Adam, Loss, Proximal, Sgd, Step, Term
+from fedrepro.kernels.trained import Trained
 from fedrepro.models.architecture import Architecture, draws
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")

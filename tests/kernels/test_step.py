@@ -17,20 +17,8 @@ from fedrepro.data.data import Data
 from fedrepro.kernels import plain, threads
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.graph import graph, sessions
-from fedrepro.kernels.step import (
-    EVERYTHING,
-    Adam,
-    AdamW,
-    Carried,
-    Loss,
-    Proximal,
-    Rule,
-    Sgd,
-    Step,
-    Term,
-    Trained,
-    unknown,
-)
+from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Loss, Proximal, Rule, Sgd, Step, Term, unknown
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from fedrepro.core.stack import Stack, mix
 from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment
-from fedrepro.kernels.step import Carried
+from fedrepro.kernels.trained import Carried
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import Method, Stages, compose
 from fedrepro.stages.combine import MeanOfProbabilities

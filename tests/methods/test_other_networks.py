@@ -14,7 +14,8 @@ from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.federation.assemble import assemble
 from fedrepro.methods.catalogue import METHODS, build
-from fedrepro.runs.play import Run, play
+from fedrepro.runs.play import play
+from fedrepro.runs.request import Run
 from fedrepro.runs.store import Store
 
 PLAYED = [name for name in METHODS if name != "centralized"]

@@ -8,7 +8,7 @@ import pytest
 
 from fedrepro.notebooks.book import Book
 from fedrepro.papers import Reading
-from fedrepro.runs.play import Outcome, Run
+from fedrepro.runs.request import Outcome, Run
 
 NAN = float("nan")
 

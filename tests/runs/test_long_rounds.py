@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from test_runs import assert_same, checkpoint, digits, facts, key_of, toy
 
 from fedrepro.runs import desk
 from fedrepro.runs import play as runs
-from fedrepro.runs.play import Run, play, play_all
-from fedrepro.runs.store import Store
+from fedrepro.runs.play import play, play_all
+from fedrepro.runs.request import Run
+from fedrepro.runs.store import Drawer, Store
 
 LONG = ["fedbe", "scaffold", "fedprox", "centralized", "one_ensemble"]
 
@@ -45,6 +45,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(desk.KeepingDesk, "carry_out", watched)
     monkeypatch.setattr(desk.KeepingDesk, "_until", lambda self, images, first: first + 1)
     monkeypatch.setattr(desk, "KEEP_SECONDS", -1.0)
+    monkeypatch.setattr(desk, "SOON", -1.0)
     return trained
 
 
@@ -71,16 +72,16 @@ class Killed(BaseException):
 def test_killed_after_any_part_it_goes_on_to_the_same_bits(
     method: str, store: Store, tmp_path: Path, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, kept = Store.keep_inside, 0
+    keep, kept = Drawer.put, 0
 
-    def killed(self: Store, key: str, inside: Any) -> None:
+    def killed(self: Drawer, number: int, begun: Any, seconds: float) -> None:
         nonlocal kept
-        keep(self, key, inside)
+        keep(self, number, begun, seconds)
         kept += 1
         raise Killed
 
     with monkeypatch.context() as machine:
-        machine.setattr(Store, "keep_inside", killed)
+        machine.setattr(Drawer, "put", killed)
         for _ in range(200):
             try:
                 outcome = play(long(method), Store(store.root))
@@ -93,7 +94,7 @@ def test_killed_after_any_part_it_goes_on_to_the_same_bits(
     other = Store(tmp_path / "other")
     play(long(method), other)
     assert_same(checkpoint(long(method), store), checkpoint(long(method), other))
-    assert not list(store.root.glob("*/inside.pt"))
+    assert not list(store.root.glob("*/inside"))
 
 
 def test_a_budget_stops_inside_a_round_and_the_next_one_goes_on(
@@ -119,7 +120,7 @@ def test_a_budget_stops_inside_a_round_and_the_next_one_goes_on(
     assert first.status == "paused"
     assert first.error == "stopped inside round 1, after step 2 of 8 of training 1 in it"
     assert clock.now == 2.0
-    assert (store.root / key_of(run, store) / "inside.pt").exists()
+    assert (store.root / key_of(run, store) / "inside" / "0.pt").exists()
     (second,) = play_all([run], store, budget=1000.0)
     assert second.status == "done"
     assert second.record is not None
@@ -136,12 +137,60 @@ def test_it_tells_how_far_a_round_is(store: Store, parts: list[tuple[int, int]])
 
 
 def test_a_part_takes_about_as_long_as_it_should() -> None:
-    here = desk.KeepingDesk(torch.device("cpu"), lambda inside: None)
-    assert here._until([500] * 10, 0) == 4  # 2,000 images before anything was timed
+    here = desk.KeepingDesk()
+    assert here._until([100] * 10, 0) == 2  # 256 images before anything was timed
     here._rate = 100.0  # images per second: 800 in eight seconds
     assert here._until([300] * 10, 5) == 7
     assert here._until([900] * 10, 5) == 6  # at least one step
-    assert here._until([300] * 10, 9) == 10
+    assert here._until([300] * 10, 7) == 10  # three steps make no two parts
+    assert desk.KeepingDesk("fused")._until([400] * 2000, 0) == 2000
+
+
+def test_steps_that_nobody_takes_are_passed_over() -> None:
+    here = desk.KeepingDesk()
+    here._time(0, 1.0)
+    here._tell(0, 10)  # no rate is known yet: nothing is told
+    assert here._until([0, 0, 300], 0) == 3
+
+
+def test_of_several_trainings_in_a_round_only_one_is_held(
+    store: Store, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedrepro.methods.compose.GROUP_BYTES", 1)
+    run = digits("fedavg", clients=4, client_images=32, rounds=1)
+    seen: list[set[str]] = []
+    put = Drawer.put
+
+    def look(self: Drawer, *rest: Any) -> None:
+        put(self, *rest)
+        seen.append({path.name for path in (store.root / key_of(run, store) / "inside").iterdir()})
+
+    monkeypatch.setattr(Drawer, "put", look)
+    assert play(run, store).status == "done"
+    assert seen[-1] >= {"0.pt", "1.pt", "2.pt", "3.pt", "round.json"}
+
+
+def test_another_training_in_the_place_of_one_that_is_kept_is_begun_anew(
+    store: Store, tmp_path: Path, parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, kept = digits("fedavg", clients=4, client_images=32, rounds=1), 0
+    put = Drawer.put
+
+    def killed(self: Drawer, *rest: Any) -> None:
+        nonlocal kept
+        put(self, *rest)
+        kept += 1
+        if kept == 2:
+            raise Killed
+
+    with monkeypatch.context() as machine:
+        machine.setattr("fedrepro.methods.compose.GROUP_BYTES", 1)  # clients one by one
+        machine.setattr(Drawer, "put", killed)
+        with pytest.raises(Killed):
+            play(run, store)
+    assert play(run, store).status == "done"  # all clients at once
+    play(run, Store(tmp_path / "other"))
+    assert_same(checkpoint(run, store), checkpoint(run, Store(tmp_path / "other")))
 
 
 def test_a_round_longer_than_the_budget_is_begun_all_the_same(

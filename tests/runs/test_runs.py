@@ -23,8 +23,9 @@ from fedrepro.federation.loaded import fingerprint
 from fedrepro.runs import desk
 from fedrepro.runs import play as runs
 from fedrepro.runs.machine import choose_device
-from fedrepro.runs.play import Outcome, Run, play, play_all
+from fedrepro.runs.play import play, play_all
 from fedrepro.runs.record import run_row
+from fedrepro.runs.request import Outcome, Run, merged
 from fedrepro.runs.store import Progress, Store
 
 ROUNDS = 3
@@ -189,7 +190,8 @@ def test_centralised_momentum_is_kept_and_matters(store: Store) -> None:
 GO_ON = """
 import json, sys
 from pathlib import Path
-from fedrepro.runs.play import Run, play
+from fedrepro.runs.play import play
+from fedrepro.runs.request import Run
 from fedrepro.core.setting import Setting
 from fedrepro.runs.store import Store
 for values, seed in json.loads(sys.stdin.read()):
@@ -568,7 +570,7 @@ def test_requests_for_one_run_are_merged_so_that_all_are_served() -> None:
     one, other = Run(run.setting, 0, until=("answer", 50.0)), Run(run.setting, 0, until=("answer", 70.0))
     measure, seed = Run(run.setting, 0, until=("train_loss", 1.0)), Run(run.setting, 1, until=("answer", 5.0))
     for requests, until in (([one, other], ("answer", 70.0)), ([one, run], None), ([one, measure], None)):
-        found = runs.merged([*requests, seed])
+        found = merged([*requests, seed])
         assert list(found) == [(run.setting, 0), (run.setting, 1)]
         assert found[run.setting, 0].until == until
         assert found[run.setting, 1].until == ("answer", 5.0)

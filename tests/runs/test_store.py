@@ -20,10 +20,11 @@ from fedrepro.core.setting import OPTIONS, REQUIRED, Setting
 from fedrepro.core.stack import Stack, concatenate
 from fedrepro.core.state import State
 from fedrepro.federation import assemble as assemble
-from fedrepro.kernels.step import Carried, Sgd
+from fedrepro.kernels.step import Sgd
+from fedrepro.kernels.trained import Carried
 from fedrepro.methods import catalogue as catalogue
 from fedrepro.models.architecture import Architecture
-from fedrepro.runs.store import NUMERICS, RECORD, Begun, Inside, Progress, Store
+from fedrepro.runs.store import NUMERICS, RECORD, Begun, Progress, Store
 
 VALUES: dict[str, Any] = {
     **{
@@ -184,22 +185,44 @@ def test_a_state_of_several_models_and_architectures_that_remembers_stacks(tmp_p
     assert torch.equal(also.memory["control"], torch.ones(3))  # type: ignore[arg-type]
 
 
+def begun(mark: str = "one", first: int = 7) -> Begun:
+    carried = Carried.fresh(MODEL, Sgd(momentum=0.9))
+    return Begun(mark, first, MODEL.params, MODEL.buffers, MODEL.counters, carried)
+
+
 def test_what_is_done_of_a_round_comes_back_until_the_next_checkpoint(tmp_path: Path) -> None:
-    store, rule = Store(tmp_path), Sgd(momentum=0.9)
-    carried = Carried.fresh(MODEL, rule)
-    inside = Inside(3, 12.5, {0: Begun(7, MODEL, carried)}, [{"device": "cpu"}])
-    store.keep_inside("run", inside)
-    found = store.restore_inside("run", 3, [MODEL.layout], CPU)
-    assert (found.round, found.seconds, found.places) == (3, 12.5, [{"device": "cpu"}])
-    assert found.trainings[0].first == 7
-    assert same_stack(found.trainings[0].stack, MODEL)
-    assert all(
-        torch.equal(a, b) for a, b in zip(vars(found.trainings[0].carried).values(), vars(carried).values())
-    )
-    assert store.restore_inside("run", 4, [MODEL.layout], CPU) == Inside(4, 0.0, {})  # of another round
+    store, here, there = Store(tmp_path), {"device": "here"}, {"device": "there"}
+    drawer = store.drawer("run", 3, here)
+    assert (drawer.seconds, drawer.places, drawer.take(0, "one", CPU)) == (0.0, [], None)
+    drawer.put(0, begun(), 10.0)
+    drawer.put(1, None, 2.5)  # nothing of it yet, but time has gone by
+    again = store.drawer("run", 3, there)
+    assert (again.round, again.seconds, again.places) == (3, 12.5, [here])
+    found = again.take(0, "one", CPU)
+    assert found is not None
+    assert found.first == 7
+    assert all(torch.equal(getattr(found, n), getattr(MODEL, n)) for n in ("params", "buffers", "counters"))
+    assert all(torch.equal(a, b) for a, b in zip(vars(found.carried).values(), vars(begun().carried).values()))
+    assert again.take(0, "another training", CPU) is None  # of which nothing is kept
+    assert again.take(1, "one", CPU) is None
+    again.put(1, begun("two"), 1.0)
+    assert store.drawer("run", 3, here).places == [here, there]
+    assert store.drawer("run", 3, here).seconds == 13.5
+    assert store.drawer("run", 4, here).seconds == 0.0  # another round: what was left goes
+    assert store.drawer("run", 3, here).take(1, "two", CPU) is None
+    drawer.put(0, begun(), 1.0)
     store.save("run", progress(3))
     assert files(tmp_path / "run") == {"checkpoint.pt"}
-    assert store.restore_inside("run", 3, [MODEL.layout], CPU) == Inside(3, 0.0, {})
+
+
+def test_a_damaged_part_of_a_round_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.drawer("run", 3, {}).put(0, begun(), 1.0)
+    path = tmp_path / "run" / "inside" / "0.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(StoreError, match=r"is damaged .*; remove its folder to play that round again") as caught:
+        store.drawer("run", 3, {}).take(0, "one", CPU)
+    assert str(path) in str(caught.value)
 
 
 def full(*_: Any, **__: Any) -> Any:

@@ -17,7 +17,8 @@ from fedrepro.federation.federation import Federation
 from fedrepro.kernels import plain
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
 from fedrepro.kernels.registry import KERNELS
-from fedrepro.kernels.step import Carried, Step, Trained
+from fedrepro.kernels.step import Step
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
 from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.stages.rates import Constant, Cyclical

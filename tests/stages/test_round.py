@@ -16,7 +16,7 @@ from fedrepro.core.stack import Stack, mix
 from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import NO_AUGMENT
-from fedrepro.kernels.step import Trained
+from fedrepro.kernels.trained import Trained
 from fedrepro.methods.compose import METHODS, Method, compose, method, shown
 from fedrepro.methods.measures import measured
 from fedrepro.stages.combine import MeanOfProbabilities

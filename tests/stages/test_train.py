@@ -13,7 +13,7 @@ from fedrepro.core.state import Memory, State
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
-from fedrepro.kernels.step import Carried, Trained
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.stages.round import Participants, Round
 from fedrepro.stages.train import DivergedError, LocalSgd, Scaffold, local_batches
 

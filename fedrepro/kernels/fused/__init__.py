@@ -20,7 +20,8 @@ from fedrepro.kernels.fused.plan import Network, bytes_of_an_image, network, why
 from fedrepro.kernels.fused.read import predict, recalibrate
 from fedrepro.kernels.fused.session import COMPUTE, Session, Size
 from fedrepro.kernels.graph.sessions import StackMemoryError, here
-from fedrepro.kernels.step import Carried, Known, Loss, Proximal, Sgd, Step, Term, Trained, unknown
+from fedrepro.kernels.step import Known, Loss, Proximal, Sgd, Step, Term, unknown
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 __all__ = ["predict", "recalibrate", "takes", "train"]
@@ -141,7 +142,7 @@ def _train(
     augment = bool(plan.pad or plan.flip.any())
     height, width = data.images.shape[1:3]
     # Room for a power of two of steps, so that rounds of somewhat different length share a recording.
-    size = Size(members, max(8, 1 << (steps - 1).bit_length()), batch, height, width)
+    size = Size(members, max(8, 1 << (plan.room - 1).bit_length()), batch, height, width)
     key: tuple = (net.name, size, data.images.data_ptr(), len(data), plan.pad, augment, precision)
     corrected = correction is not None
     key = (*key, data.mean, data.std, rule.momentum, rule.proximal.mu, corrected, step.loss.scale, device)
@@ -201,7 +202,7 @@ def _train(
             mean += took[:, number, None] * (session.weights - mean) / collected.clamp_min(1)
     active = (counts > 0).sum(1).to(device)
     return unload(session, start, active), Carried(
-        session.velocity[:, None, packed],
+        session.velocity[:, None, packed] if rule.momentum else torch.zeros_like(carried.slots),
         carried.steps + active,
         carried.total + session.loss.to(carried.total),
         mean[:, packed],

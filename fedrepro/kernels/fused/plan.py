@@ -92,6 +92,7 @@ def _round_up(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
+@lru_cache(maxsize=256)
 def why_not(architecture: Architecture) -> str:
     """Return why the fused kernels cannot run an architecture, or "" if they can."""
     module = architecture.make()

@@ -25,19 +25,8 @@ from fedrepro.kernels.graph.places import autocast, places, state_views
 from fedrepro.kernels.graph.sessions import LANES, StackMemoryError, fork, here, streams
 from fedrepro.kernels.inputs import Pixels
 from fedrepro.kernels.plain import PRECISIONS
-from fedrepro.kernels.step import (
-    Adam,
-    AdamW,
-    Carried,
-    Known,
-    Loss,
-    Proximal,
-    Sgd,
-    Step,
-    Term,
-    Trained,
-    unknown,
-)
+from fedrepro.kernels.step import Adam, AdamW, Known, Loss, Proximal, Sgd, Step, Term, unknown
+from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
 __all__ = ["StackMemoryError", "predict", "recalibrate", "takes", "train"]
@@ -132,7 +121,7 @@ def train(
     plan = _reordered(plan, order)
     carried = carried if carried is not None else Carried.fresh(start, step.rule)
     before = carried.collected.tolist()
-    end, after = _empty(start), Carried(*(tensor.clone() for tensor in vars(carried).values()))
+    end, after = _empty(start), carried.copied()
     if isinstance(step.rule, Sgd) and not step.rule.momentum:
         carried = replace(
             carried, slots=torch.zeros_like(carried.slots)

@@ -22,7 +22,8 @@ from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.graph.places import autocast, places, state_views
 from fedrepro.kernels.inputs import Pixels, crop_and_flip
 from fedrepro.kernels.plain import TINY
-from fedrepro.kernels.step import Adam, AdamW, Carried, Sgd, Step
+from fedrepro.kernels.step import Adam, AdamW, Sgd, Step
+from fedrepro.kernels.trained import Carried
 from fedrepro.models.architecture import Architecture
 
 WARM_UPS = 2  # eager steps before a recording, in which libraries choose algorithms and take workspaces
@@ -68,7 +69,7 @@ class Form:
         corrected: bool,
     ) -> "Form":
         """Return the form of a call of `train`."""
-        steps, batch = plan.index.shape[1:]
+        steps, batch = plan.room, plan.index.shape[2]
         return cls(
             architecture=architecture,
             device=start.params.device,
@@ -136,7 +137,9 @@ class Lane:
         self.counters = zeros(Layout.size(layout.counters), dtype=torch.int64)
         self.rates, self.total = zeros(form.steps), zeros()
         self.clock = zeros(1, dtype=torch.int64)  # steps done of the plan
-        self.age = zeros()  # steps done in all, those that an earlier part of the training took included
+        self.age = zeros(
+            dtype=torch.float64
+        )  # steps done in all, those that an earlier part of the training took included
         self.index = zeros(form.steps, form.batch, dtype=torch.int64)
         self.shift = zeros(form.steps, form.batch, 2, dtype=torch.uint8)
         self.flip = zeros(form.steps, form.batch, dtype=torch.bool)
@@ -192,6 +195,8 @@ class Lane:
     ) -> None:
         """Copy a member in; `plan` and `rates` [S, T] have the steps that it takes first."""
         position = self.ground.places.position
+        for held in (self.weights, self.gradient, self.slots, self.mean):
+            held.zero_()  # the gaps between tensors too: what a diverged member left there would enter the norm
         self.weights.index_copy_(0, position, start.params[member])
         self.buffers.copy_(start.buffers[member])
         self.counters.copy_(start.counters[member])

@@ -1,0 +1,50 @@
+"""What is asked for, and how it ended."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedrepro.core.setting import Setting
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request for a run ended.
+
+    status: "done", "paused" (no time left, or the device lost), "busy" (another process has it) or "failed".
+    """
+
+    key: str
+    status: str
+    record: dict[str, Any] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One setting with one seed; `label` is only for people.
+
+    until: a measure of a round, or "answer", and a target: the run may end with the first round that reaches it.
+    """
+
+    setting: Setting
+    seed: int
+    label: str = ""
+    until: tuple[str, float] | None = None
+
+
+def merged(requests: Iterable[Run]) -> dict[tuple[Setting, int], Run]:
+    """Return one run for all requests of a setting and seed, in their order: it ends when all are served."""
+    same: dict[tuple[Setting, int], list[Run]] = {}
+    for run in requests:
+        same.setdefault((run.setting, run.seed), []).append(run)
+    return {asked: _serving(runs) for asked, runs in same.items()}
+
+
+def _serving(runs: Sequence[Run]) -> Run:
+    first, *others = runs
+    targets = {run.until for run in (first, *others)}
+    measures = {until[0] for until in targets if until is not None}
+    if None in targets or len(measures) > 1:
+        return replace(first, until=None)
+    return replace(first, until=max((until for until in targets if until is not None), key=lambda until: until[1]))
