@@ -3,11 +3,14 @@
 Shapes: N images, B batch, H x W pixels, D features.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedrepro.data.data import Data
+from fedrepro.kernels.batches import BatchPlan
 
 
 class Pixels:
@@ -73,3 +76,27 @@ def inputs(
             shift = torch.zeros_like(shift)
         batch = crop_and_flip(batch, shift, flip, pad=pad)
     return Pixels.of(data, dtype)(batch)
+
+
+def augmented(data: Data, plan: BatchPlan) -> tuple[Data, BatchPlan]:
+    """Return the images that a plan sees, augmented as it sees them, and the plan that sees just these.
+
+    An image that is seen twice is there twice, since it is cropped and flipped anew. Any model can then be run on
+    what a training sees, and its answers be that training's targets: teachers that are asked live (FedDF).
+
+    Args:
+        data: N images, or features, which nothing augments.
+        plan: batches [S, T, B] that point into them.
+
+    Returns:
+        V images in the order of the plan, and a plan [S, T, B] without augmentation, on the images' device.
+    """
+    plan = plan.to(data.images.device)
+    seen = data.subset(plan.index[plan.mask])
+    if seen.images.ndim == 4:
+        shift = plan.shift[plan.mask] * (plan.pad > 0)
+        seen = replace(seen, images=crop_and_flip(seen.images, shift, plan.flip[plan.mask], pad=plan.pad))
+    places = torch.arange(len(seen), device=plan.index.device)
+    index = torch.zeros_like(plan.index).masked_scatter_(plan.mask, places)
+    nothing = torch.zeros_like(plan.shift), torch.zeros_like(plan.flip)
+    return seen, BatchPlan(index, plan.mask, *nothing, 0, plan.noise, plan.room)

@@ -73,8 +73,8 @@ class Trained:
     """What training returns.
 
     stack: the final models [S]; average: the mean of each member's collected models [S] (as in `stack` where none
-    was collected); loss: mean loss over all steps so far [S]; finite: whether loss and weights are [S] bool, on
-    the CPU; carried: what a next part of the same training needs.
+    was collected); loss: mean loss over all steps so far [S]; finite: whether loss, weights and statistics are,
+    [S] bool, on the CPU; carried: what a next part of the same training needs.
     """
 
     stack: Stack
@@ -89,5 +89,5 @@ class Trained:
         means = torch.where((carried.collected > 0)[:, None], carried.mean, stack.params)
         average = Stack(stack.layout, means, stack.buffers, stack.counters)
         loss = carried.total / carried.steps.clamp_min(1).to(carried.total)
-        finite = carried.total.isfinite() & stack.params.isfinite().all(1)
+        finite = stack.params.isfinite().all(1) & stack.buffers.isfinite().all(1) & carried.total.isfinite()
         return cls(stack, average, loss, finite.cpu(), carried)

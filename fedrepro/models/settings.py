@@ -1,6 +1,6 @@
 """The settings that choose a network and its options; which of them a network reads stands in the registry."""
 
-from fedrepro.core.setting import REQUIRED, Option, declare
+from fedrepro.core.setting import REQUIRED, Option, among, declare
 
 declare(
     model=Option(
@@ -8,7 +8,12 @@ declare(
         neutral=REQUIRED,
         example="convnet",
     ),
-    initialisation=Option('"xavier", "kaiming" or "own"', neutral=REQUIRED, example="kaiming"),
+    initialisation=Option(
+        "how models start, see `initialise`",
+        neutral=REQUIRED,
+        example="kaiming",
+        must=among("xavier", "kaiming", "own"),
+    ),
     shortcut=Option('shortcuts of a ResNet, "A" or "B"', neutral="A", example="B"),
     norm=Option('norm layers of a ResNet, "batch" or "group"', neutral="batch", example="group"),
     groups=Option("groups of GroupNorm", neutral=2, example=4, where={"norm": "group"}),

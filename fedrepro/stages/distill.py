@@ -3,7 +3,7 @@
 Shapes: K global models, N images, C classes, T steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -98,9 +98,20 @@ class DistillSgd:
 
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Distilled:
         """Return the students after the last step."""
-        plan = public_batches(self, len(round.average), federation, streams)
+        plan = self.batches(len(round.average), federation, streams)
         trained, targets = self.run(round, federation, streams, plan, None)
         return Distilled(trained.stack, float(trained.loss.mean()), targets)
+
+    def batches(self, models: int, federation: Federation, streams: Streams) -> BatchPlan:
+        """Plan the students' batches; see `public_batches`."""
+        return public_batches(
+            federation,
+            streams,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            augment=self.augment,
+            models=models,
+        )
 
     def run(
         self, round: Round, federation: Federation, streams: Streams, plan: BatchPlan, collect: Tensor | None
@@ -140,7 +151,7 @@ class DistillSwa(DistillSgd):
 
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Distilled:
         """Return the averaged students."""
-        plan = public_batches(self, len(round.average), federation, streams)
+        plan = self.batches(len(round.average), federation, streams)
         done = torch.arange(1, len(plan) + 1)  # steps done after each step
         collect = (done > self.swa_start) & (done % self.cycle == 0)
         if not bool(collect.any()):
@@ -180,17 +191,40 @@ def distill_swa(setting: Setting, targets: str = "ensemble") -> DistillSwa:
     )
 
 
-def public_batches(stage: DistillSgd, models: int, federation: Federation, streams: Streams) -> BatchPlan:
-    """Plan the batches [K, T, B] of the students on the public images, each from a stream of its own."""
+def public_batches(
+    federation: Federation,
+    streams: Streams,
+    *,
+    epochs: int,
+    batch_size: int,
+    augment: Augment,
+    models: int = 1,
+    steps: int = 0,
+) -> BatchPlan:
+    """Plan the batches [K, T, B] of the students on the public images, each from a stream of its own.
+
+    Args:
+        federation, streams: whose images, and the round's streams.
+        epochs: passes over the images, >= 1; with `steps` it is not looked at.
+        batch_size: images per step.
+        augment: of the students' inputs.
+        models: students K.
+        steps: so many steps, in as many passes as they take; 0 for whole passes.
+
+    Raises:
+        ValueError: if the server has no public images.
+    """
     if not len(federation.public):
         raise ValueError("distillation needs public images, the server has none")
-    return batch_plan(
+    passes = -(-steps // max(1, len(federation.public) // batch_size)) if steps else epochs
+    plan = batch_plan(
         [torch.arange(len(federation.public))] * models,
         [streams.torch("distillation batches", model) for model in range(models)],
-        epochs=[stage.epochs] * models,
-        batch_size=stage.batch_size,
-        augment=stage.augment,
+        epochs=[passes] * models,
+        batch_size=batch_size,
+        augment=augment,
     )
+    return replace(plan.steps(0, steps), room=steps) if steps else plan
 
 
 def public_targets(kind: str, round: Round, federation: Federation) -> Tensor:

@@ -3,6 +3,7 @@
 Shapes: T steps.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,6 +45,21 @@ class Decaying:
     def steps(self, count: int) -> Tensor:
         """Return the learning rate of each step, [T] float64."""
         return self.lr * self.decay ** torch.arange(count, dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Cosine annealing to zero: (lr / 2) (1 + cos(pi t / T)) in step t = 0 ... T - 1 (FedDF: 1e-3, 10,000 steps).
+
+    Args:
+        lr: learning rate of the first step.
+    """
+
+    lr: float
+
+    def steps(self, count: int) -> Tensor:
+        """Return the learning rate of each step, [T] float64; a training that ends early takes its first ones."""
+        return self.lr / 2 * (1 + torch.cos(math.pi * torch.arange(count, dtype=torch.float64) / max(count, 1)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,8 +123,8 @@ def momentum(setting: Setting) -> Momentum:
 
 
 def _last(model: int, round: Round) -> int:
-    """Return the place of the last participant that started from a model; -1, the last of all, if nobody did."""
-    return max((place for place, one in enumerate(round.who.models) if one == model), default=-1)
+    """Return the place of the last participant that counts in a model's average; -1 if none does."""
+    return max((place for place, share in enumerate(round.shares[model].tolist()) if share > 0), default=-1)
 
 
 def _rows(places: list[int], clients: Stack) -> tuple[torch.Tensor, torch.Tensor]:

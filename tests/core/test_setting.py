@@ -242,7 +242,7 @@ class TestRefusals:
             ({"norm": "group", "groups": 3}, "groups"),
             ({"model": "convnet", "extra_layers": -1}, "extra_layers"),
             ({"model": "mlp", "hidden": 0}, "hidden"),
-            ({"initialisation": "zeros"}, "scheme"),
+            ({"initialisation": "zeros"}, "initialisation"),
             ({"partition": "shards"}, "partition"),
             ({"partition": "step", "major_images": 0}, "major_images"),
             ({"partition": "step", "major_classes": 11}, "major_classes"),

@@ -140,3 +140,22 @@ class TestMix:
     def test_weights_without_a_column_per_member_are_refused(self, shape: tuple[int, ...]) -> None:
         with pytest.raises(ValueError, match=r"weights must be \[outputs, 2 members\], got"):
             mix(torch.ones(shape), tiny.stack([[1, 2], [3, 4]]))
+
+
+class TestMembersOfWeightZero:
+    """They play no part, whatever their values: a client that diverged can be left out."""
+
+    good, bad = [1.0, 2.0], [float("nan"), float("inf")]
+
+    def test_values_that_are_not_finite(self) -> None:
+        members = tiny.stack([self.good, self.bad, [3.0, 6.0]], [[0, 1], [float("nan"), 1], [2, 3]], [5, 9, 7])
+        weights = torch.tensor([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+        found = mix(weights, members)
+        assert found.params.tolist() == [[2.0, 4.0], [1.0, 2.0], [0.0, 0.0]]
+        assert found.buffers.tolist() == [[1.0, 2.0], [0.0, 1.0], [0.0, 0.0]]
+        assert found.counters[:, 0].tolist() == [7, 5, 0]
+        assert bool(mix(torch.tensor([[0.5, 0.5, 0.0]]), members).params.isnan().any())
+
+    def test_no_outputs(self) -> None:
+        members = tiny.stack([self.good, self.bad])
+        assert len(mix(torch.zeros(0, 2), members)) == 0

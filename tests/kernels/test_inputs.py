@@ -6,7 +6,9 @@ import pytest
 import tiny
 import torch
 
-from fedrepro.kernels.inputs import crop_and_flip, inputs
+from fedrepro.kernels.batches import NO_AUGMENT, Augment, batch_plan
+from fedrepro.kernels.inputs import augmented, crop_and_flip, inputs
+from fedrepro.kernels.step import Sgd, Step
 
 
 def test_every_crop_and_flip_against_a_slow_loop() -> None:
@@ -97,3 +99,42 @@ def test_the_data_stay_as_they_were() -> None:
         out = inputs(data, torch.arange(4), dtype=torch.float32)
         out.zero_()
         assert torch.equal(data.images, before)
+
+
+class TestAugmented:
+    @pytest.mark.parametrize(
+        "augment", [Augment(pad=2, flip=True), Augment(pad=0, flip=True), Augment(pad=0, flip=False)]
+    )
+    def test_images_pixel_by_pixel(self, augment: Augment) -> None:
+        data = tiny.images(7, height=6, width=5)
+        sources = [tiny.seeded(1), tiny.seeded(2)]
+        parts = [torch.arange(7), torch.tensor([1, 4, 6])]
+        plan = batch_plan(parts, sources, epochs=[2, 1], batch_size=3, augment=augment)
+        seen, own = augmented(data, plan)
+        assert len(seen) == plan.images == 17
+        assert torch.equal(own.mask, plan.mask)
+        assert torch.equal(own.noise, plan.noise)
+        assert not own.shift.any()
+        assert not own.flip.any()
+        assert own.pad == 0
+        assert own.index[own.mask].tolist() == list(range(17))
+        for place in plan.mask.nonzero():
+            member, step, slot = place.tolist()
+            down, right = plan.shift[member, step, slot].tolist()
+            image = data.images[plan.index[member, step, slot]].numpy()
+            flip = bool(plan.flip[member, step, slot])
+            expected = tiny.slow_crop_and_flip(image, down, right, flip, plan.pad)
+            assert np.array_equal(seen.images[own.index[member, step, slot]].numpy(), expected)
+            assert seen.labels[own.index[member, step, slot]] == data.labels[plan.index[member, step, slot]]
+
+    @pytest.mark.parametrize("network", ["mlp", "resnet8"])
+    def test_a_training_on_them_is_the_training(self, network: str) -> None:
+        world = tiny.federation(network)
+        augment = NO_AUGMENT if network == "mlp" else Augment(pad=1, flip=True)
+        plan = batch_plan([torch.arange(10)], [tiny.seeded(3)], epochs=[2], batch_size=4, augment=augment)
+        step, rates = Step(rule=Sgd(momentum=0.9)), torch.full((len(plan),), 0.01, dtype=torch.float64)
+        seen, own = augmented(world.public, plan)
+        expected = world.train(world.start(0), world.public, (world.public.labels,), plan, step, rates)
+        found = world.train(world.start(0), seen, (seen.labels,), own, step, rates)
+        assert tiny.same(found.stack, expected.stack)
+        assert torch.equal(found.loss, expected.loss)

@@ -253,6 +253,44 @@ class TestCut:
         assert all(torch.equal(a, b) for a, b in zip(before, vars(carried).values()))
 
 
+class TestDiverged:
+    @pytest.mark.parametrize("rule", [Sgd(momentum=0.9, clip=1.0), Adam(clip=1.0)], ids=repr)
+    def test_a_lane_that_held_one_is_as_good_as_new(self, rule: Rule) -> None:
+        # The norm of a gradient looks at all places of a lane, those between tensors too.
+        data, architecture, step = tiny.points(12), tiny.network("mlp"), Step(rule=rule)
+        begin, plan = start(architecture, 3), plans((4, 4, 4))
+        begin.params[0] = float("nan")
+        rates = torch.full((len(plan),), 0.1, dtype=torch.float64)
+        for members in ([0, 1, 2], [1, 2]):
+            arguments = (
+                architecture,
+                begin.take(members),
+                data,
+                (data.labels,),
+                plan.members(members),
+                step,
+                rates,
+            )
+            found = graph.train(*arguments, precision="float64", chunk=1)
+            assert found.finite.tolist() == [member > 0 for member in members]
+            expected = plain.train(*arguments, precision="float64")
+            torch.testing.assert_close(found.stack.params, expected.stack.params, equal_nan=True)
+
+
+def test_adam_in_float32_is_no_worse_in_the_graph() -> None:
+    # 1 - beta2^t loses half of its digits when it is formed in float32.
+    data, architecture = tiny.points(8), tiny.network("mlp")
+    plan, step = plans((8,), epochs=10), Step(rule=Adam())
+    rates = torch.full((len(plan),), 0.01, dtype=torch.float64)
+    begin = start(architecture, 1)
+    exact = plain.train(architecture, begin, data, (data.labels,), plan, step, rates, precision="float64")
+    arguments = (architecture, begin.to(dtype=torch.float32), data, (data.labels,), plan, step, rates)
+    gaps = [
+        float((k.train(*arguments).stack.params.double() - exact.stack.params).abs().max()) for k in (plain, graph)
+    ]
+    assert max(gaps) < 2e-6
+
+
 class TestRefusals:
     def test_a_rule_of_somebody_else_is_refused_by_name_and_runs_nowhere(self) -> None:
         @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from fedrepro.kernels.registry import KERNELS
 from fedrepro.kernels.step import Step
 from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.stages.combine import Ensemble, MeanOfProbabilities
-from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
+from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep, public_batches
 from fedrepro.stages.rates import Constant, Cyclical
 from fedrepro.stages.round import Distill, Distilled
 
@@ -323,3 +323,13 @@ class TestRefusals:
     def test_swa_out_of_range(self, start: int, cycle: int) -> None:
         with pytest.raises(ValueError, match=f"cycle >= 1, got {start} and {cycle}"):
             swa(swa_start=start, cycle=cycle)
+
+
+@pytest.mark.parametrize(("steps", "passes"), [(1, 1), (2, 1), (3, 2), (7, 4)])
+def test_batches_may_be_so_many_steps_instead_of_passes(steps: int, passes: int) -> None:
+    world = tiny.federation("mlp", public=9)  # two steps a pass: 4 and 5 images
+    options = {"batch_size": 4, "augment": NO_AUGMENT, "models": 2}
+    plan = public_batches(world, STREAMS, epochs=1, steps=steps, **options)  # type: ignore[arg-type]
+    assert len(plan) == plan.room == steps
+    whole = public_batches(world, STREAMS, epochs=passes, **options)  # type: ignore[arg-type]
+    assert torch.equal(plan.index, whole.index[:, :steps])

@@ -384,3 +384,10 @@ class TestMembers:
             Dirichlet(samples=1, dirichlet_alpha=1.0, buffers="mean")
         with pytest.raises(ValueError, match="dirichlet_alpha must be > 0, got 0"):
             Dirichlet(samples=1, dirichlet_alpha=0.0)
+
+
+def test_a_client_that_weighs_nothing_plays_no_part_in_the_moments() -> None:
+    clients = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")], [3.0, 6.0]], dtype=torch.float64)
+    mean, variance = gaussian_moments(clients, torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64))
+    assert mean.tolist() == [2.0, 4.0]
+    assert variance.tolist() == [1.0, 4.0]

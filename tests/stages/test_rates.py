@@ -6,7 +6,7 @@ import torch
 
 from fedrepro.kernels.batches import NO_AUGMENT, batch_plan
 from fedrepro.kernels.step import Sgd, Step
-from fedrepro.stages.rates import Constant, Cyclical, Decaying, round_factor
+from fedrepro.stages.rates import Constant, Cosine, Cyclical, Decaying, round_factor
 
 
 def test_constant() -> None:
@@ -93,3 +93,15 @@ class TestSgd:
         assert len(plan) == 2
         with pytest.raises(ValueError, match=r"learning rates must be \[2\] \(the steps\) values >= 0"):
             world.train(world.start(0), world.data, (world.data.labels,), plan, Step(rule=Sgd()), rates)
+
+
+def test_cosine_is_torchs() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    seen = []
+    for _ in range(50):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert Cosine(lr=0.3).steps(50).tolist() == pytest.approx(seen)
+    assert Cosine(lr=0.3).steps(2).tolist() == pytest.approx([0.3, 0.15])

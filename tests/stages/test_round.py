@@ -405,3 +405,17 @@ class TestCatalogue:
         assert [name for name, _ in made.stages] == list(parts())
         assert str(made).splitlines()[-1] == "distill  Remember()"
         assert shown((Replace(), 3)) == "(Replace(), 3)"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Weigh nobody."""
+
+    def __call__(self, round: Round, federation: Federation, streams: Streams) -> Tensor:
+        return torch.zeros(1, len(round.who.clients), dtype=torch.float64)
+
+
+def test_where_nobody_weighs_anything_the_model_stays() -> None:
+    state, round = play(compose(**parts(weigh=Nothing())))[0]
+    assert tiny.same(state.models, round.state.models)
+    assert math.isnan(round.train_loss)
