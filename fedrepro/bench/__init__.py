@@ -1,1 +1,1 @@
-"""Bench."""
+"""What is measured of speed, beside what the machine could do."""

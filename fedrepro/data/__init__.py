@@ -1,1 +1,1 @@
-"""Data."""
+"""Data sets, partitions, and the toy."""

@@ -1,1 +1,1 @@
-"""Federation."""
+"""Who holds what, and where trainings are carried out."""

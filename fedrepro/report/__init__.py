@@ -1,1 +1,1 @@
-"""Report."""
+"""Recorded numbers beside the paper's, and the report of them."""

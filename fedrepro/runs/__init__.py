@@ -1,1 +1,1 @@
-"""Runs."""
+"""Runs that go on where they were stopped, and their records."""

@@ -9,12 +9,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import recordings
 import tiny
 import torch
 from test_kernels import close, plans, rates, soft, start
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrepro.core.stack import Layout
 from fedrepro.data.data import Data
@@ -367,65 +366,21 @@ class TestSessions:
         assert share_out([], 0) == []
 
 
-MASKS = (torch.bool, torch.uint8)
-
-
-class NoHost(TorchDispatchMode):
-    """Fails where a recording would: values read by the host, sizes that depend on values, host tensors."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        masks = [i for i in args[1] if i is not None and i.dtype in MASKS] if name == "index" else []
-        assert not masks, "index with a mask"
-        assert name not in {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "is_nonzero"}, name
-        return func(*args, **(kwargs or {}))
-
-
 class TestRecording:
     @pytest.mark.parametrize("name", ["mlp", "resnet8", "group", "convnet"])
     def test_steps_never_wait_for_the_device(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        step = lanes.Lane._step
-
-        def watched(lane: lanes.Lane, size: int) -> None:
-            with NoHost():
-                step(lane, size)
-
-        monkeypatch.setattr(lanes.Lane, "_step", watched)
+        recordings.watched(monkeypatch)
         both(tiny.network(name), (4, 5), epochs=1, pad=0 if name == "mlp" else 1)
 
     def test_the_watch_sees_what_it_should(self) -> None:
-        with pytest.raises(AssertionError, match="_local_scalar_dense"), NoHost():
+        with pytest.raises(AssertionError, match="_local_scalar_dense"), recordings.NoHost():
             torch.ones(1).item()
-        with pytest.raises(AssertionError, match="mask"), NoHost():
+        with pytest.raises(AssertionError, match="mask"), recordings.NoHost():
             _ = torch.ones(2)[torch.ones(2) > 0]
 
     @pytest.mark.parametrize("name", ["mlp", "resnet8"])
     def test_a_fixed_list_of_operations_does_every_step(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Nearest to a CUDA graph without CUDA: the operations of one step on the tensors that it saw, and
-        # nothing of the Python around them, replayed for every member and every step of two calls.
-        prepare, replays = lanes.Lane.prepare, []
-
-        class Replay:
-            def __init__(self, lane: lanes.Lane, size: int) -> None:
-                def step(x: Tensor) -> Tensor:
-                    lane._step(size)
-                    return x
-
-                lane.clock.zero_()
-                self.list = make_fx(step)(torch.ones(1))
-                for tensor in (lane.weights, lane.buffers, lane.slots):
-                    tensor.fill_(float("nan"))
-
-            def replay(self) -> None:
-                replays.append(self.list(torch.ones(1)))
-
-        def recorded(lane: lanes.Lane, sizes: list[int]) -> None:
-            prepare(lane, sizes)
-            graphs: dict[int, Any] = lane._graphs
-            graphs |= {size: Replay(lane, size) for size, graph in graphs.items() if graph is None}
-
-        monkeypatch.setattr(lanes.Lane, "prepare", recorded)
-        monkeypatch.setattr(graph, "WORTH", 1)
+        replays = recordings.replayed(monkeypatch)
         for seed in (0, 1):
             both(
                 tiny.network(name),

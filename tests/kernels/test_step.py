@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+import recordings
 import tiny
 import torch
 import torch.nn.functional as F
@@ -251,6 +252,26 @@ class TestCut:
             architecture, begin, data, (data.labels,), plan, step, rates, precision="float64", carried=carried
         )
         assert all(torch.equal(a, b) for a, b in zip(before, vars(carried).values()))
+
+
+class TestRecorded:
+    """A recording of a step does every step, whatever the rule and the loss, and in every part of a training."""
+
+    @pytest.mark.parametrize("rule", RULES, ids=repr)
+    def test_a_fixed_list_of_operations_follows_every_rule(
+        self, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step = Step(rule=rule, loss=LOSSES[2])
+        expected = train(plain, step, correct=True)
+        replays = recordings.replayed(monkeypatch)
+        assert far(train(graph, step, correct=True, cuts=(2,)), expected) < 1e-9
+        assert len(replays) == 2 + 4 + 2
+        assert len(sessions._kept) == 1  # both parts have one recording
+
+    @pytest.mark.parametrize("rule", RULES, ids=repr)
+    def test_steps_never_wait_for_the_device(self, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+        recordings.watched(monkeypatch)
+        train(graph, Step(rule=rule, loss=LOSSES[2]), correct=True)
 
 
 class TestDiverged:
