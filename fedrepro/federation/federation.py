@@ -17,7 +17,7 @@ from fedrepro.federation.desk import AT_ONCE, Desk
 from fedrepro.kernels import stacked
 from fedrepro.kernels.batches import BatchPlan
 from fedrepro.kernels.registry import kernel
-from fedrepro.kernels.step import Step
+from fedrepro.kernels.step import Sgd, Step
 from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
@@ -104,10 +104,10 @@ class Federation:
 
     @property
     def choice(self) -> stacked.Choice:
-        """The kernel that runs in the end, where "stacked" chooses one, and why."""
+        """The kernel that trains in the end, by SGD, where "stacked" chooses one, and why."""
         if self.kernel != "stacked":
             return stacked.Choice(self.kernel, "asked for")
-        return stacked.choose(self.architecture, self.device, self.precision)
+        return stacked.choose(self.architecture, self.device, self.precision, Step(rule=Sgd()))
 
     @cached_property
     def sizes(self) -> Tensor:

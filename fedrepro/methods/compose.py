@@ -112,7 +112,7 @@ def compose(
         raise ValueError(f'answer must be "student" or "ensemble", got {answer!r}')
     if models < 1:
         raise ValueError(f"models must be >= 1, got {models}")
-    stages = Stages(
+    stages = _Stages(
         plan=plan, train=train, weigh=weigh, server=server, teach=teach, combine=combine, distill=distill
     )
     shown = tuple((f.name, getattr(stages, f.name)) for f in fields(stages))
@@ -120,7 +120,7 @@ def compose(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class _Stages:
     """The seven stages of a round, in their order."""
 
     plan: Plan

@@ -20,7 +20,7 @@ from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment
 from fedrepro.kernels.trained import Carried
 from fedrepro.methods import catalogue as methods
-from fedrepro.methods.compose import Method, Stages, compose
+from fedrepro.methods.compose import Method, compose
 from fedrepro.stages.combine import MeanOfProbabilities
 from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.stages.plan import Sample
@@ -568,7 +568,7 @@ class TestComposition:
         here = world("fedavg", "mlp")
         method.round(method.init(here, 0), here, Streams(0))
         assert calls == ["plan", "train", "weigh", "server", "teach", "distill"]  # nobody was asked to combine
-        assert isinstance(method.round, Stages)
+        assert [name for name, _ in method.stages] == [*parts]
 
     def test_printing_names_every_stage_and_what_is_not_its_default(self) -> None:
         lines = str(compose(**self.parts())).splitlines()
