@@ -166,6 +166,18 @@ def same_stack(one: Any, other: Stack) -> bool:
     return all(torch.equal(getattr(one, n), getattr(other, n)) for n in ("params", "buffers", "counters"))
 
 
+def test_a_checkpoint_from_before_there_were_several_architectures(tmp_path: Path) -> None:
+    tensors = {"params": MODEL.params, "buffers": MODEL.buffers, "counters": MODEL.counters}
+    facts = {"numerics": NUMERICS, "round": 4, "rows": [{"round": 3.0}], "memory": {"control": torch.ones(3)}}
+    (tmp_path / "run").mkdir()
+    torch.save(facts | tensors, tmp_path / "run" / "checkpoint.pt")
+    found = Store(tmp_path).restore("run", [MODEL.layout], CPU)
+    assert found is not None
+    assert (found.state.round, found.state.further, found.rows, found.places) == (4, (), [{"round": 3.0}], [])
+    assert same_stack(found.state.models, MODEL)
+    assert torch.equal(found.state.memory["control"], torch.ones(3))  # type: ignore[arg-type]
+
+
 def test_a_state_of_several_models_and_architectures_that_remembers_stacks(tmp_path: Path) -> None:
     store, mlp = Store(tmp_path), Architecture("mlp", 3)
     two = concatenate([mlp.start(0), mlp.start(1)])
