@@ -127,7 +127,6 @@ def test_a_setting_left_out() -> None:
         ({"method": "fedbe", "posterior": "gausian"}, ["unknown posterior 'gausian' (did you mean 'gaussian'?)"]),
         ({"partition": "stepp"}, ["unknown partition 'stepp' (did you mean 'step'?)"]),
         ({"lr_schedule": "papr"}, ["lr_schedule must be one of", "'papr'"]),
-        ({"initialisation": "zero"}, ["'zero'", "xavier"]),
         ({"precision": "float16"}, ["precision must be one of", "'float16'"]),
         ({"bn_buffers": "mean"}, ["bn_buffers must be one of", "'mean'"]),
         ({"client_shares": "by_siz"}, ["unknown client_shares 'by_siz' (did you mean 'by_size'?)"]),
@@ -140,6 +139,11 @@ def test_a_misspelt_choice(
     end = outcome(DIGITS.with_(**changes))
     assert end.status == "failed"
     assert all(word in end.error for word in words), end.error
+
+
+def test_a_misspelt_initialisation_is_no_setting() -> None:
+    with pytest.raises(ValueError, match=r'initialisation must be "xavier" or "kaiming" or "own", got \'zero\''):
+        DIGITS.with_(initialisation="zero")
 
 
 # -- numbers out of range -------------------------------------------------------------------------------------
