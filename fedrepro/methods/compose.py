@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedrepro.core.rng import Streams
 from fedrepro.core.setting import REQUIRED, Option, Setting, declare
-from fedrepro.core.stack import Stack, mix, plus
+from fedrepro.core.stack import Stack, concatenate, mix, plus
 from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
 from fedrepro.stages.combine import Combine, Ensemble
@@ -217,14 +217,8 @@ def _kept(average: Stack, round: Round) -> Stack:
     idle = (round.shares.sum(1) == 0).tolist()
     if not any(idle):
         return average
-    both = Stack(
-        average.layout, *(torch.cat(pair) for pair in zip(_tensors(average), _tensors(round.state.models)))
-    )
+    both = concatenate([average, round.state.models])
     return both.take([place + len(average) * alone for place, alone in enumerate(idle)])
-
-
-def _tensors(stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
-    return stack.params, stack.buffers, stack.counters
 
 
 class Stopwatch:

@@ -4,6 +4,7 @@ Shapes: N images, C classes.
 """
 
 from fedrepro.core.metrics import accuracy
+from fedrepro.core.stack import Stack
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods.compose import Method
@@ -30,13 +31,9 @@ def evaluate(
     """
     nan = float("nan")
     labels, world = federation.test.labels, federation.worlds[0]
-    student = accuracy(world.predict(state.models.take(slice(0, 1)), federation.test)[0], labels)
+    student = _accuracy(world, state.models)
     distilled = len(round.targets) > 0
-    average = (
-        accuracy(world.predict(round.average.take(slice(0, 1)), federation.test)[0], labels)
-        if distilled
-        else student
-    )
+    average = _accuracy(world, round.average) if distilled else student
     known = distilled and federation.public.classes == federation.data.classes
     together = last and len(round.teacher) > 0
     return {
@@ -56,20 +53,23 @@ def measured(method: Method, state: State, round: Round, federation: Federation)
     The accuracies of further global models and architectures are named "accuracy of model 1" and
     "accuracy of resnet32"; what a stage measured in another architecture ends in its name likewise.
     """
-    labels, found = federation.test.labels, dict(round.measured)
+    found = dict(round.measured)
     names = [world.architecture.name for world in federation.worlds]
     for number, (own, account, world) in enumerate(zip(state.worlds, round.worlds, federation.worlds)):
         # Where architectures of one name differ in their options, or in their clients, they are counted from 1.
         name = names[number] if names[1:].count(names[number]) < 2 else f"{names[number]} {number + 1}"
         if number:
             found |= {f"{what} of {name}": value for what, value in account.measured.items()}
-            found[f"accuracy of {name}"] = accuracy(
-                world.predict(own.models.take([0]), federation.test)[0], labels
-            )
+            found[f"accuracy of {name}"] = _accuracy(world, own.models)
         for model in range(1, len(own.models)):
             whose = f"model {model}" + (f" of {name}" if number else "")
-            logits = world.predict(own.models.take([model]), federation.test)[0]
-            found[f"accuracy of {whose}"] = accuracy(logits, labels)
+            found[f"accuracy of {whose}"] = _accuracy(world, own.models, model)
     for measure in method.measures:
         found |= measure(state, round, federation)
     return found
+
+
+def _accuracy(world: Federation, models: Stack, number: int = 0) -> float:
+    """Return the accuracy in percent of one model of a stack on the test images."""
+    one = models.take(slice(number, number + 1))
+    return accuracy(world.predict(one, world.test)[0], world.test.labels)

@@ -42,9 +42,8 @@ def merged(requests: Iterable[Run]) -> dict[tuple[Setting, int], Run]:
 
 
 def _serving(runs: Sequence[Run]) -> Run:
-    first, *others = runs
-    targets = {run.until for run in (first, *others)}
-    measures = {until[0] for until in targets if until is not None}
-    if None in targets or len(measures) > 1:
-        return replace(first, until=None)
-    return replace(first, until=max((until for until in targets if until is not None), key=lambda until: until[1]))
+    """Return the run that serves all: it may end early only where all name a target, and of one measure."""
+    targets = {run.until for run in runs}
+    named = [until for until in targets if until is not None]
+    alike = len(named) == len(targets) and len({measure for measure, _ in named}) == 1
+    return replace(runs[0], until=max(named) if alike else None)
