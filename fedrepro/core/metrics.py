@@ -3,8 +3,10 @@
 Shapes: M members, N images, C classes, K bins.
 """
 
+import base64
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +18,33 @@ def accuracy(scores: Tensor, labels: Tensor) -> float:
         ValueError: if there are no images, or the numbers differ.
         ArithmeticError: if a score is not finite; the share of class 0 would pass for an accuracy.
     """
+    return 100.0 * float(right(scores, labels).double().mean())
+
+
+def right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return [N] bool: whether the largest of the scores [N, C] is the label's; raises as `accuracy` does."""
     if len(scores) != len(labels) or not len(labels):
         raise ValueError(f"accuracy needs as many scores as labels, got {len(scores)} and {len(labels)}")
     if not bool(scores.isfinite().all()):
         raise ArithmeticError("a prediction is not finite: the model has diverged")
-    return 100.0 * float((scores.argmax(-1) == labels).double().mean())
+    return scores.argmax(-1) == labels
+
+
+def packed(hits: Tensor) -> str:
+    """Return hits [N] bool as text: base64 of eight images a byte, the first image in a byte's highest bit."""
+    return base64.b64encode(np.packbits(hits.cpu().numpy()).tobytes()).decode("ascii")
+
+
+def unpacked(text: str, images: int) -> np.ndarray:
+    """Return what `packed` made a text of: [images] bool.
+
+    Raises:
+        ValueError: if the text does not hold that many images.
+    """
+    bits = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
+    if len(bits) != -(-images // 8):
+        raise ValueError(f"hits of {images} images need {-(-images // 8)} bytes, got {len(bits)}")
+    return np.unpackbits(bits, count=images).astype(bool)
 
 
 @dataclass(frozen=True)

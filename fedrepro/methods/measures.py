@@ -3,7 +3,9 @@
 Shapes: N images, C classes.
 """
 
-from fedrepro.core.metrics import accuracy
+from torch import Tensor
+
+from fedrepro.core.metrics import accuracy, right
 from fedrepro.core.stack import Stack
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
@@ -45,6 +47,17 @@ def evaluate(
         "train_loss": round.train_loss,
         "distill_loss": round.distill_loss,
     }
+
+
+def hits(method: Method, state: State, round: Round, federation: Federation) -> Tensor:
+    """Return [N] bool: which test images the run's answer, student or ensemble, gets right.
+
+    The hits of several seeds tell how much of an accuracy is chance of this test set (`papers.noise`).
+    """
+    world = federation.worlds[0]
+    if method.answer == "ensemble":
+        return right(round.teacher(federation.test), federation.test.labels)
+    return right(world.predict(state.models.take(slice(0, 1)), world.test)[0], federation.test.labels)
 
 
 def measured(method: Method, state: State, round: Round, federation: Federation) -> dict[str, float]:

@@ -9,13 +9,14 @@ from typing import Any
 from tqdm import tqdm
 
 from fedrepro.core.files import StoreError
+from fedrepro.core.metrics import packed
 from fedrepro.core.rng import Streams
 from fedrepro.data.partition import split_hash
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.desk import STOPPED, PausedError
 from fedrepro.federation.loaded import fingerprint
 from fedrepro.methods import catalogue as methods
-from fedrepro.methods.measures import evaluate, measured
+from fedrepro.methods.measures import evaluate, hits, measured
 from fedrepro.papers.reading import LAST, Reading
 from fedrepro.runs.desk import KeepingDesk
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
@@ -152,18 +153,19 @@ def _play(
             row: dict[str, Any] = {"round": float(number)}
             row |= evaluate(method, state, round, federation, last=last)
             further = measured(method, state, round, federation)
+            seen = {"hits": packed(hits(method, state, round, federation))} if last else {}
         except Exception as error:
             error.add_note(f"round {number}")
             raise
         row |= {f"{stage}_seconds": seconds for stage, seconds in round.seconds.items()}
-        row |= {"measured": further} if further else {}
+        row |= ({"measured": further} if further else {}) | seen
         rows.append(row | {"seconds": time.perf_counter() - begun})
         places = [*(place for place in places if place != where), where]
         store.save(key, Progress(state, rows, places))
         tick(1)
     tick(run.setting.rounds - state.round)
     split = split_hash([part.numpy() for part in federation.parts])
-    record = _record(run, method.answer, rows, split, places)
+    record = _record(run, method.answer, rows, split, places) | {"images": len(federation.test.labels)}
     store.finish(key, record)
     return Outcome(key, "done", record)
 
@@ -179,7 +181,8 @@ def _record(
         "answer": answer,
         "result": LAST(rows, answer).number,
         "best_accuracy": max(row["accuracy"] for row in rows),
-        "rows": [_finite(row) for row in rows],
+        "rows": [_finite({name: value for name, value in row.items() if name != "hits"}) for row in rows],
+        "hits": rows[-1].get("hits", ""),
         "split": split,
         "seconds": sum(row["seconds"] for row in rows),
         "provenance": places[-1] | ({"earlier": places[:-1]} if places[1:] else {}),

@@ -3,6 +3,7 @@
     <folder>/<paper>/<item>/<scale>.csv            one line per run
     <folder>/<paper>/<item>/<scale>_rounds.csv     one line per run and round
     <folder>/<paper>/<item>/<scale>_measures.csv   one line per run, round and further measure, where there are any
+    <folder>/<paper>/<item>/<scale>_hits.csv       one line per run: which test images its answer got right
     <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
 
 Scales have files of their own, so a result of a smaller scale can never replace one of a larger; nor does a run
@@ -46,9 +47,10 @@ ROUND_COLUMNS = [
 
 MEASURE_COLUMNS = ["row", "column", "seed", "round", "measure", "value", "precision"]
 FIRST = {"engine": "plain", "precision": "float32"}  # the only ones when records did not name them
+HIT_COLUMNS = ["row", "column", "seed", "images", "hits", "precision"]
 BY = ["row", "column", "seed", "precision"]  # what one line of `<scale>.csv` is the result of
 TEXT = dict.fromkeys(
-    ("row", "column", "setting_key", "key", "commit", "split", "torch", "date"), str
+    ("row", "column", "setting_key", "key", "commit", "split", "torch", "date", "hits"), str
 )  # never numbers
 
 
@@ -103,6 +105,15 @@ def measure_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def hit_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a run's line of `<scale>_hits.csv`; none for a record from before hits were kept."""
+    if not record.get("hits"):
+        return []
+    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
+    facts |= {"precision": record["setting"]["precision"]}
+    return [facts | {"images": record["images"], "hits": record["hits"]}]
+
+
 def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a run's lines of `<scale>_rounds.csv`."""
     facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
@@ -149,6 +160,7 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
     rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
     names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
     measures = pd.DataFrame([row for c, _, r in found for row in measure_rows(c, r)], columns=MEASURE_COLUMNS)
+    seen = pd.DataFrame([row for c, _, r in found for row in hit_rows(c, r)], columns=HIT_COLUMNS)
     with _alone(place):
         tables = [
             _merge(names[0], runs, BY),
@@ -158,10 +170,11 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
             _write_table(path, table)
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
         _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
-        path = place / f"{scale}_measures.csv"
-        if len(measures) or path.exists():
-            names.append(path)
-            _write_table(path, _merge(path, measures, [*BY, "round", "measure"], runs), digits="%.6g")
+        for name, table, by in (("measures", measures, [*BY, "round", "measure"]), ("hits", seen, BY)):
+            path = place / f"{scale}_{name}.csv"
+            if len(table) or path.exists():
+                names.append(path)
+                _write_table(path, _merge(path, table, by, runs), digits="%.6g")
     return names
 
 

@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from fedrepro.core.metrics import accuracy, confidence_histogram
+from fedrepro.core.metrics import accuracy, confidence_histogram, packed, right, unpacked
 from fedrepro.core.rng import Streams
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.measures import evaluate
@@ -20,6 +20,19 @@ class TestAccuracy:
     def test_refusals(self, scores: int, labels: int) -> None:
         with pytest.raises(ValueError, match=f"as many scores as labels, got {scores} and {labels}"):
             accuracy(torch.zeros(scores, 2), torch.zeros(labels, dtype=torch.int64))
+
+
+class TestHits:
+    def test_by_hand(self) -> None:
+        scores = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+        assert right(scores, torch.tensor([0, 1, 1, 1])).tolist() == [True, True, False, True]
+
+    def test_bits_as_text(self) -> None:
+        hits = torch.tensor([1, 0, 0, 0, 0, 0, 1, 1, 0, 1], dtype=torch.bool)
+        assert packed(hits) == "g0A="  # 0b10000011, 0b01000000
+        assert unpacked("g0A=", 10).tolist() == hits.tolist()
+        with pytest.raises(ValueError, match="hits of 17 images need 3 bytes, got 2"):
+            unpacked("g0A=", 17)
 
 
 class TestConfidence:

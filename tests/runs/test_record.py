@@ -271,3 +271,15 @@ def test_every_line_of_a_notebook_keeps_its_setting(tmp_path: Path) -> None:
     (_, path) = record.write_values(tmp_path, item, "paper", values(70.0, row="Ensemble"), other, WHERE)
     assert set(record.read(tmp_path, item, "paper")["setting_key"]) == {TOY.key, other.key}
     assert set(json.loads(path.read_text())) == {TOY.key, other.key}
+
+
+def test_hits_have_a_file_of_their_own(tmp_path: Path) -> None:
+    cell, key, made = run()
+    told = made | {"hits": "g0A=", "images": 10}
+    record.write(tmp_path, ITEM, "short", [(cell, key, told), run(seed=1)])
+    path = tmp_path / ITEM / "short_hits.csv"
+    assert (
+        path.read_text() == f"row,column,seed,images,hits,precision\n{cell.row},{cell.column},0,10,g0A=,float32\n"
+    )
+    record.write(tmp_path, ITEM, "short", [run()])  # played again by a version that kept none
+    assert path.read_text() == "row,column,seed,images,hits,precision\n"

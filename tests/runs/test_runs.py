@@ -16,6 +16,7 @@ import torch
 import fedrepro
 from fedrepro import papers
 from fedrepro.core.files import StoreError
+from fedrepro.core.metrics import unpacked
 from fedrepro.core.setting import Setting
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
@@ -192,6 +193,7 @@ import json, sys
 from pathlib import Path
 from fedrepro.runs.play import play
 from fedrepro.runs.request import Run
+from fedrepro.core.metrics import unpacked
 from fedrepro.core.setting import Setting
 from fedrepro.runs.store import Store
 for values, seed in json.loads(sys.stdin.read()):
@@ -280,6 +282,7 @@ import json, sys, time
 from pathlib import Path
 from fedrepro.runs import desk
 from fedrepro.runs import play as runs
+from fedrepro.core.metrics import unpacked
 from fedrepro.core.setting import Setting
 from fedrepro.runs.store import Store
 root, me = Path(sys.argv[1]), sys.argv[2]
@@ -713,3 +716,11 @@ def test_a_new_try_takes_the_mark_of_failure_away(store: Store) -> None:
     (outcome,) = play_all([run], store, budget=3600.0)
     assert outcome.status == "done"
     assert not (store.root / outcome.key / "failed.json").exists()
+
+
+def test_hits_are_those_of_the_recorded_accuracy(tmp_path: Path) -> None:
+    for method in ("fedavg", "one_ensemble"):
+        outcome = play(digits(method, rounds=1), Store(tmp_path))
+        assert outcome.record is not None
+        hits = unpacked(outcome.record["hits"], outcome.record["images"])
+        assert 100 * hits.mean() == pytest.approx(outcome.record["result"])
