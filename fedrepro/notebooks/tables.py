@@ -72,12 +72,16 @@ def compared(comparison: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, list[str]] = {
         "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
         "recorded at paper scale": _spread(found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]),
-        "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
+        "gap": [_gap(*gap) for gap in zip(found["gap_points"], found["gap_low"], found["gap_high"])],
         "verdict": list(found["verdict"]),
         "short": _spread(found["short_mean"], None, found["short_seeds"]),
         "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
     }
     return pd.DataFrame(columns, index=pd.MultiIndex.from_frame(found[["row", "column"]]))
+
+
+def _gap(points: float, low: float, high: float) -> str:
+    return "" if pd.isna(points) else f"{points:+.1f}" + ("" if pd.isna(low) else f" [{low:+.1f}, {high:+.1f}]")
 
 
 def _spread(

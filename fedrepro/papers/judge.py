@@ -1,116 +1,238 @@
-"""Judging one cell: a paper's number beside those of runs."""
+"""Judging one cell: the mean of our runs beside a paper's number, and the word for it.
+
+First equivalence, then difference (`fedrepro.papers.gap` has the tests):
+
+    inside the margin, not different from zero    reproduced
+    inside the margin, different from zero        reproduced, with a difference
+    not inside, different from zero               off
+    neither                                       cannot tell, and how many more seeds could
+
+What is inside must be shown: few or scattered seeds never pass more easily than many. `rates` says how often each
+word is wrong.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedrepro.papers.gap import (
+    BORROWED,
+    LEVEL,
+    OWN,
+    PAPERS,
+    Gap,
+    Number,
+    Spread,
+    degrees,
+    different,
+    inside,
+    measure,
+    more_seeds,
+    quantile,
+    spread_of,
+)
 from fedrepro.papers.metrics import TOLERANCE, metric
 from fedrepro.papers.paper import SCALES
+from fedrepro.papers.reported import STATUSES
 
 Word = Literal[
     "reproduced",
+    "reproduced, with a difference",
     "off",
+    "cannot tell",
+    "tuned",
     "censored",
     "not judged",
     "not run",
     "paper contradicts itself",
+    "suspicious",
     "number lost",
     "not reported",
 ]
 WORDS: tuple[Word, ...] = get_args(Word)
-STANDARD_ERRORS = 3.0  # a gap up to here is chance, where a spread is known; else the metric says what is near
-# Of a paper's number; where several sources print it, the earlier word stands.
-STATUSES = ("contradiction", "suspicious", "ok", "repaired", "inferred", "lost")
+JUDGED: tuple[Word, ...] = WORDS[:4]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of a cell; gaps are ours minus the paper's, in the metric's unit, NaN where there is none."""
+    """What is said of a cell; numbers in the metric's unit, NaN where there are none.
+
+    gap_points: ours minus the paper's; low, high: its 90 % interval; en: E_n, see `Gap`.
+    margin: up to where a gap does not matter.
+    more: how many more seeds could tell, with "cannot tell"; infinite if none could.
+    prior: whose spread stands for one that is not known; "" where none had to.
+    """
 
     word: Word
-    gap_points: float
-    gap_se: float
-
-
-def standard_errors(paper_mean: float, paper_std: float, paper_runs: float, our_values: Sequence[float]) -> float:
-    """Return how many standard errors our mean lies above the paper's.
-
-    (our mean - paper mean) / sqrt(paper_std^2 / paper_runs + our_std^2 / our_runs)
-
-    Args:
-        paper_mean: in percent; NaN if unknown.
-        paper_std: over the paper's runs, in points, >= 0; NaN if unknown.
-        paper_runs: number of the paper's runs; a spread over an unknown number counts as unknown.
-        our_values: one number per seed, in percent. The sample standard deviation is theirs; one alone
-            takes the paper's. Where the paper gives no spread, its number counts as one run with our spread.
-
-    Returns:
-        The gap, negative where we are below; NaN when no spread is known or all values are the same.
-
-    Raises:
-        ValueError: for a negative spread, or a number of ours that is not finite.
-    """
-    ours = np.asarray(our_values, dtype=float)
-    if paper_std < 0:
-        raise ValueError(f"paper_std must be at least 0, got {paper_std}")
-    if not np.isfinite(ours).all():
-        raise ValueError(f"our values must be finite, got {list(our_values)}")
-    if not len(ours) or not math.isfinite(paper_mean):
-        return math.nan
-    known = math.isfinite(paper_std) and paper_runs >= 1
-    own = float(ours.std(ddof=1)) if len(ours) > 1 else paper_std if known else math.nan
-    error = math.sqrt((paper_std**2 / paper_runs if known else own**2) + own**2 / len(ours))
-    return float(ours.mean() - paper_mean) / error if error > TOLERANCE else math.nan
+    gap_points: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    en: float = math.nan
+    margin: float = math.nan
+    more: float = math.nan
+    prior: str = ""
 
 
 def judge(
-    cell: Mapping[str, Any], our_values: Sequence[float], *, scale: str, censored: Sequence[bool] = ()
+    cell: Mapping[str, Any],
+    our_values: Sequence[float],
+    *,
+    scale: str,
+    censored: Sequence[bool] = (),
+    margin: float | None = None,
+    step: float = 0.0,
+    prior: Spread | None = None,
+    tuned: bool = False,
 ) -> Verdict:
     """Judge one cell.
 
     Args:
-        cell: the paper's mean, std, runs (as for `standard_errors`), status, one of `STATUSES`, and metric, one of
-            `METRICS`; an accuracy if left out.
+        cell: the paper's mean, std (over its runs; NaN if unknown), runs, status, one of `STATUSES`, and metric,
+            one of `METRICS`; an accuracy if left out. A spread over one run or an unknown number of runs counts
+            as unknown.
         our_values: one number per seed, in the metric's unit.
         scale: at which they were made; numbers of a smaller scale than "paper" are not looked at.
         censored: for each number whether it is only a lower bound, since its run did not reach the target; none
             is if left out.
+        margin: up to where a gap does not matter; the metric's own if None.
+        step: in which the paper prints such numbers, 0.1 for 74.5.
+        prior: a spread to take where none is known, from other cells. One seed of ours takes the larger of it and
+            the paper's.
+        tuned: whether the setting was chosen by the paper's number, which then says nothing.
 
     Returns:
-        "number lost", "paper contradicts itself", "not judged" and "not run" say why nothing is judged.
-        "reproduced" is a gap of at most 3 standard errors, or one that the metric calls near where no spread is
-        known; "off" is more. With a lower bound among our numbers there is no mean and no gap: "censored". It is
-        "off" if all are bounds and lie above the paper's mean by more than what is near and 3 of its deviations.
+        "number lost", "paper contradicts itself", "suspicious", "tuned", "not judged" and "not run" say why
+        nothing is judged; the gap is shown all the same where there is one. With a lower bound among our numbers
+        there is no mean and no gap: "censored", or "off" if all are bounds and even these lie above the margin,
+        with what the paper's number leaves open.
 
     Raises:
-        ValueError: for an unknown status, metric or scale, or an unknown number whose status is not "lost".
+        ValueError: for an unknown status, metric or scale, a negative spread, margin or step, an unknown number
+            whose status is not "lost", or a number of ours that is not finite.
     """
-    mean, status, kind = cell["mean"], cell["status"], metric(cell.get("metric", "test_acc_pct"))
+    kind = metric(cell.get("metric", "test_acc_pct"))
+    _check(cell, our_values, scale, step)
+    mean, status = float(cell["mean"]), cell["status"]
+    allowed = max(kind.margin(mean) if margin is None else margin, step)
+    ours = our_values if scale == "paper" else ()
+    if status == "lost":
+        return Verdict("number lost")
+    if not kind.judged:
+        return Verdict("not judged" if len(ours) else "not run")
+    if not len(ours) and status in ("contradiction", "suspicious"):
+        return Verdict(_doubt(status), margin=allowed)
+    if not len(ours):
+        return Verdict("not run", margin=allowed)
+    if any(censored):
+        far = all(censored) and _beyond(min(ours) - mean, cell, _spreads(cell, (), prior)[1], allowed, step)
+        return Verdict("off" if far else "censored", margin=allowed)
+    own, papers = _spreads(cell, ours, prior)
+    points = float(np.mean(ours)) - mean
+    if own is None or papers is None:
+        found = Verdict(
+            "cannot tell", points, margin=allowed, more=1.0, prior="none: one seed, and no spread is known"
+        )
+    else:
+        sides = Number(float(np.mean(ours)), len(ours), own), Number(mean, _runs(cell), papers, step)
+        found = _said(measure(*sides), sides, allowed)
+    if status in ("contradiction", "suspicious"):
+        return replace(found, word=_doubt(status))
+    return replace(found, word="tuned") if tuned else found
+
+
+GAPS = (0.0, 0.5, 1.0, 2.0)  # true ones in a simulation, in margins
+
+
+def rates(
+    seeds: int, *, printed: bool, spread: float, gaps: Sequence[float] = GAPS, draws: int = 20_000, start: int = 0
+) -> dict[float, dict[Word, float]]:
+    """Return how often each word falls where the true gap is known, by simulation.
+
+    A cell with a margin of 1; the paper prints the mean of five runs with a step of 0.1; seeds of both sides
+    scatter normally and alike. Without a printed spread the pooled one of five other cells of three seeds each
+    stands for it.
+
+    Args:
+        seeds: ours.
+        printed: whether the paper prints its spread.
+        spread: the true standard deviation over seeds, in margins.
+        gaps: true differences, in margins.
+        draws: simulated cells.
+        start: seed of the simulation.
+
+    Returns:
+        For each gap the shares of the four words of `JUDGED`.
+    """
+    rng = np.random.default_rng(start)
+    truth = rng.uniform(0.0, 0.1, (draws, 1))  # where in a printing step it lies
+    theirs = rng.normal(0.0, spread, (draws, 5)) + truth
+    values = rng.normal(0.0, spread, (draws, seeds)) + truth
+    others = np.sqrt(rng.chisquare(10, draws) / 10) * spread  # pooled over five cells of three seeds
+    papers = np.round(theirs.std(1, ddof=1), 2) if printed else others
+    terms, dofs = [papers**2 * (1 + 1 / 5)], [BORROWED]  # of one seed: one estimate for both
+    if seeds > 1:
+        terms, dofs = [values.var(1, ddof=1) / seeds, papers**2 / 5], [seeds - 1.0, BORROWED]
+    error, dof = np.sqrt(sum(terms) + 0.1**2 / 12), degrees(terms, dofs)
+    narrow, wide = error * quantile(1 - LEVEL, dof), error * quantile(1 - LEVEL / 2, dof)
+    found: dict[float, dict[Word, float]] = {}
+    for gap in gaps:
+        points = np.abs(values.mean(1) + gap - np.round(theirs.mean(1), 1))
+        near, apart = points + narrow < 1, points > wide
+        shares = (near & ~apart, near & apart, ~near & apart, ~near & ~apart)
+        found[gap] = {word: float(share.mean()) for word, share in zip(JUDGED, shares)}
+    return found
+
+
+def _check(cell: Mapping[str, Any], values: Sequence[float], scale: str, step: float) -> None:
+    mean, std, status = cell["mean"], cell["std"], cell["status"]
     if status not in STATUSES:
         raise ValueError(f"status must be one of {STATUSES}, got {status!r}")
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
     if status != "lost" and not math.isfinite(mean):
         raise ValueError(f"a number of status {status!r} must be known, got {mean}")
-    ours = our_values if scale == "paper" else ()
-    measured = ours if kind.judged and not any(censored) else ()
-    points = float(np.mean(measured)) - mean if len(measured) else math.nan
-    errors = standard_errors(mean, cell["std"], cell["runs"], measured)
-    if status == "lost":
-        return Verdict("number lost", math.nan, math.nan)
-    if status in ("contradiction", "suspicious"):
-        return Verdict("paper contradicts itself", points, errors)
-    if not len(ours):
-        return Verdict("not run", math.nan, math.nan)
-    if not kind.judged:
-        return Verdict("not judged", math.nan, math.nan)
-    if any(censored):
-        spread = STANDARD_ERRORS * cell["std"] if math.isfinite(cell["std"]) else 0.0
-        far = all(censored) and min(ours) - mean > max(kind.margin(mean), spread) + TOLERANCE
-        return Verdict("off" if far else "censored", math.nan, math.nan)
-    known = math.isfinite(errors)
-    near = abs(errors) <= STANDARD_ERRORS + TOLERANCE if known else kind.near(points, mean)
-    return Verdict("reproduced" if near else "off", points, errors)
+    if std < 0 or step < 0:
+        raise ValueError(f"a spread and a step must be at least 0, got {std} and {step}")
+    if not np.isfinite(np.asarray(values, dtype=float)).all():
+        raise ValueError(f"our values must be finite, got {list(values)}")
+
+
+def _runs(cell: Mapping[str, Any]) -> int:
+    """Return over how many runs the paper's mean is; one where it does not say."""
+    return int(cell["runs"]) if cell["runs"] >= 1 else 1
+
+
+def _spreads(
+    cell: Mapping[str, Any], values: Sequence[float], prior: Spread | None
+) -> tuple[Spread | None, Spread | None]:
+    """Return our spread and the paper's, borrowed where they are not known; None where none can be had."""
+    own, known = spread_of(values), math.isfinite(cell["std"]) and cell["runs"] > 1
+    papers = Spread(float(cell["std"]), cell["runs"] - 1.0, PAPERS) if known else None
+    if own is None:  # one seed: it may scatter as the paper's runs do, or as ours elsewhere
+        own = max(filter(None, (papers, prior)), key=lambda spread: spread.std, default=None)
+    return own, papers or prior or own
+
+
+def _said(gap: Gap, sides: tuple[Number, Number], margin: float) -> Verdict:
+    """Return the word for a gap, with all that is known of it."""
+    near = bool(inside(gap.points, gap.error, gap.dof, margin))
+    apart = bool(different(gap.points, gap.error, gap.dof))
+    word: Word = ("reproduced, with a difference" if near else "off") if apart else "reproduced"
+    word = word if near or apart else "cannot tell"
+    more = (more_seeds(*sides, margin) or math.inf) if word == "cannot tell" else math.nan
+    usual = zip(("ours", "the paper's"), sides, (OWN, PAPERS))
+    prior = "; ".join(f"{who}: {side.spread.whose}" for who, side, own in usual if side.spread.whose != own)
+    low, high = gap.points - gap.half, gap.points + gap.half
+    return Verdict(word, gap.points, low, high, gap.en, margin, more, prior)
+
+
+def _beyond(bound: float, cell: Mapping[str, Any], papers: Spread | None, margin: float, step: float) -> bool:
+    """Say whether a gap of at least `bound` lies above the margin, with what the paper's number leaves open."""
+    return papers is not None and bound - Number(0.0, _runs(cell), papers, step).expanded > margin + TOLERANCE
+
+
+def _doubt(status: str) -> Word:
+    return "suspicious" if status == "suspicious" else "paper contradicts itself"

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,8 @@ import fedrepro.federation.assemble
 import fedrepro.methods.catalogue  # noqa: F401  (both for what they and theirs declare: the settings)
 from fedrepro.core.names import nearest
 from fedrepro.core.setting import Setting
+from fedrepro.papers import reported
+from fedrepro.papers.claims import Claim, Key
 from fedrepro.papers.reading import LAST, Reading
 
 SCALES = ("smoke", "short", "paper")
@@ -107,7 +110,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's data; `not_built` gives the reason for each item that the paper prints and that is not here."""
+    """One paper's data.
+
+    judging: how its cells are judged, see `fedrepro.papers.judging`.
+    not_built: the reason for each item that the paper prints and that is not here.
+    """
 
     name: str
     title: str
@@ -117,6 +124,25 @@ class Paper:
     items: Mapping[str, Item]
     reported: pd.DataFrame
     not_built: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    judging: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def printed(self) -> Mapping[Key, Mapping[str, Any]]:
+        """Every cell (item, row, column) that the paper prints; see `fedrepro.papers.reported.printed`."""
+        return reported.printed(self.reported)
+
+    @cached_property
+    def twins(self) -> Mapping[Key, tuple[Key, ...]]:
+        """For each cell (item, row, column) all that show the same number of the same runs at paper scale.
+
+        In the order of the items: the first is the one by which all are judged.
+        """
+        found: dict[tuple[str, Reading], dict[Key, None]] = {}
+        for item, entry in self.items.items():
+            for cell in self.cells(item, "paper") if entry.batch else ():
+                found.setdefault((cell.setting.key, cell.reading), {})[item, cell.row, cell.column] = None
+        return {cell: tuple(group) for group in found.values() for cell in group}
 
     def preset(self, name: str) -> dict[str, Any]:
         """Return the settings of a preset, to be given to `Setting.with_`.

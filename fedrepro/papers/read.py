@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.papers.claims import Claim, parse_claims
+from fedrepro.papers.judging import checked
 from fedrepro.papers.metrics import metric
 from fedrepro.papers.paper import KINDS, SCALES, Gain, Grid, Item, Paper, Preset
 from fedrepro.papers.rules import rules
@@ -48,6 +50,7 @@ def paper(folder: Path) -> Paper:
             metric(str(one))
     except ValueError as error:
         raise ValueError(f"{name}/reported.csv: {error}") from error
+    claims, judging = _conclusions(folder)
     return Paper(
         name,
         settings["title"],
@@ -57,7 +60,19 @@ def paper(folder: Path) -> Paper:
         {key: _item(name, key, entry, presets) for key, entry in items.get("items", {}).items()},
         reported,
         items.get("not_built", {}),
+        claims,
+        judging,
     )
+
+
+def _conclusions(folder: Path) -> tuple[tuple[Claim, ...], Mapping[str, Any]]:
+    """Read claims.toml and judging.toml, which a paper need not have."""
+    path, rules = folder / "claims.toml", folder / "judging.toml"
+    claims = parse_claims(path.read_text(encoding="utf-8")) if path.exists() else ()
+    try:
+        return claims, checked(tomllib.loads(rules.read_text(encoding="utf-8")) if rules.exists() else {}, claims)
+    except ValueError as error:
+        raise ValueError(f"{folder.name}/judging.toml: {error}") from error
 
 
 def _filled_in(what: str, entry: Mapping[str, Any], names: tuple[str, ...]) -> None:

@@ -206,8 +206,9 @@ def _judged(cell: Mapping[Any, Any], places: tuple[int, int]) -> Lines:
     if math.isfinite(cell["gap_points"]):
         unit = METRICS[cell["metric"]].unit
         unit = "points" if unit == "%" else unit
-        errors = f", {_signed(cell['gap_se'])} SE" if math.isfinite(cell["gap_se"]) else f" {unit}"
-        lines.append(_text(f"gap {_signed(cell['gap_points'])}{errors}"))
+        known = math.isfinite(cell["gap_low"])
+        around = f" [{_signed(cell['gap_low'])}, {_signed(cell['gap_high'])}]" if known else ""
+        lines.append(_text(f"gap {_signed(cell['gap_points'])}{around} {unit}"))
     return *lines, (Span(cell["verdict"], "verdict"),)
 
 

@@ -4,36 +4,34 @@ Only records at paper scale are ever judged. A cell of `short` or `smoke` is sho
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from fedrepro import papers
 from fedrepro.core.names import nearest
-from fedrepro.papers import SCALES, Gain, Paper
-from fedrepro.papers.claims import Key, check, needed_cells, parse_claims
-from fedrepro.papers.judge import STATUSES, judge
+from fedrepro.papers import SCALES, Paper
+from fedrepro.papers.claims import Key, check, needed_cells
+from fedrepro.papers.contrasts import Contrast, Seeds, find
+from fedrepro.papers.gap import pooled
 from fedrepro.papers.judge import WORDS as WORDS
+from fedrepro.papers.judge import judge
+from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
-from fedrepro.runs import record
+from fedrepro.papers.reported import STATUSES
+from fedrepro.papers.reported import decimals as decimals
+from fedrepro.report.found import censored, noise_floors, records, scattered
 
 COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
-    *("recorded_mean", "recorded_std", "recorded_seeds", "gap_points", "gap_se", "verdict"),
-    *("short_mean", "short_seeds", "smoke_mean", "smoke_seeds", "note"),
+    *("recorded_mean", "recorded_std", "recorded_seeds", "noise_floor"),
+    *("gap_points", "gap_low", "gap_high", "margin", "margin_reason", "e_n", "prior", "verdict", "more_seeds"),
+    *("short_mean", "short_std", "short_seeds", "smoke_mean", "smoke_seeds", "note"),
 ]
 OWN = "paper's own numbers"
 SCALE_OF = {OWN: "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
-
-
-def censored(table: pd.DataFrame) -> pd.Series:
-    """Return for each line of a record whether its result is only a lower bound, as it reached no target."""
-    if "censored" not in table:  # records of before there were targets
-        return pd.Series(False, index=table.index)
-    return pd.to_numeric(table["censored"]).fillna(0).ne(0)
 
 
 def item_names(paper: Paper) -> list[str]:
@@ -45,86 +43,18 @@ def reported_cells(paper: Paper, item: str) -> pd.DataFrame:
     """List an item's cells as the paper prints them, those of several sources joined into one line.
 
     Returns:
-        Columns row, column, metric, source, mean, std, runs, status, note, in the order of `reported.csv`.
-        Sources that print different numbers make the status "contradiction"; the first one's are kept.
+        Columns row, column, metric, source, mean, std, runs, status, note, in the order of `reported.csv`;
+        see `fedrepro.papers.reported.printed`.
     """
-    table = paper.reported[paper.reported["item"] == item].drop(columns="item")
-    cells: dict[tuple[str, str], list[dict[Any, Any]]] = {}
-    for line in table.to_dict("records"):
-        cells.setdefault((line["row"], line["column"]), []).append(line)
-    return pd.DataFrame([_joined(lines) for lines in cells.values()], columns=table.columns)
-
-
-def _joined(lines: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
-    known = {name: [line[name] for line in lines if pd.notna(line[name])] for name in lines[0]}
-    notes = known["note"]
-    joined = {name: values[0] if values else math.nan for name, values in known.items()}
-    joined["status"] = min(known["status"], key=STATUSES.index)
-    if any(len(set(known[name])) > 1 for name in ("mean", "std")):
-        joined["status"] = "contradiction"
-        notes.append("; ".join(f"{line['source']} prints {line['mean']} ± {line['std']}" for line in lines))
-    return joined | {"source": "; ".join(dict.fromkeys(known["source"])), "note": "; ".join(notes)}
-
-
-def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
-    """Read what was recorded of an item at a scale.
-
-    Args:
-        paper, item, scale: which; the item by its short name.
-        folders: a run (row, column, seed) of a later folder replaces that of an earlier one.
-
-    Returns:
-        The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
-        has records of. Only runs of one of them are there: that with the most seeds, then in float32, then
-        the newest. A cell that is a gain has a line for each seed that both of its cells have
-        in one precision.
-    """
-    folders = list(folders)
-    made = _records(paper, item, scale, folders)
-    gains = paper.items[item].gains if item in paper.items else ()
-    tables = [made, *(_gain(gain, paper, scale, folders) for gain in gains)]
-    return pd.concat(tables).sort_values(["row", "column", "seed"], ignore_index=True)
-
-
-def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
-    """Return the lines of a cell that is the difference of two others, with the facts of the first's runs."""
-    upper, lower = (
-        table[(table["row"] == row) & (table["column"] == gain.column)].set_index("seed")
-        for item, row in (gain.of, gain.above)
-        for table in [_records(paper, item, scale, folders)]
-    )
-    same = upper["precision"] == lower["precision"].reindex(upper.index)
-    upper = upper[upper.index.isin(lower.index) & same]
-    lower = lower.reindex(upper.index)
-    found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
-    found["settings"] = np.maximum(upper["settings"], lower["settings"])
-    if "censored" in found:
-        found["censored"] = censored(upper) | censored(lower)
-    return found.reset_index()
-
-
-def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
-    files = [record.read(folder, f"{paper.name}/{item}", scale) for folder in folders]
-    if not (read := [table for table in files if len(table)]):
-        return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
-    texts = dict.fromkeys(["row", "column", "setting_key", "commit", "date"], str)
-    table = pd.concat(read).dropna(subset=["result"]).astype(texts | {"result": float})
-    table = table.drop_duplicates(["row", "column", "setting_key", "precision", "seed"], keep="last")
-    table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
-    by = ["row", "column", "setting_key", "precision"]
-    groups = table.groupby(by, as_index=False, dropna=False).agg(seeds=("seed", "size"), newest=("date", "max"))
-    groups["full"] = groups["precision"] == record.FIRST["precision"]
-    best = groups.sort_values(["seeds", "full", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
-    return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)
-
-
-def decimals(numbers: pd.Series) -> int:
-    """Return how many decimals a paper prints: as many as the most exact of its numbers needs."""
-    return max((len(f"{number:.3f}".rstrip("0").split(".")[1]) for number in numbers.dropna()), default=0)
+    names = [name for name in paper.reported.columns if name != "item"]
+    return pd.DataFrame([line for cell, line in paper.printed.items() if cell[0] == item], columns=names)
 
 
 def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame:
     """Put what the paper reports of an item beside what was recorded, one line per cell.
+
+    Cells of several items that show the same number of the same runs have one verdict: that of the first of them
+    that the paper prints, and a contradiction where it prints different numbers.
 
     Args:
         paper, item: which; the item as "table1_methods" or "fedbe/table1_methods".
@@ -132,7 +62,8 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
 
     Returns:
         `COLUMNS`: first the reported cells, then those that were run though the paper has no number for
-        them ("not reported"). `recorded_*` is paper scale, the only one judged.
+        them ("not reported"). `recorded_*` is paper scale, the only one judged; what is said of the gap is as in
+        `fedrepro.papers.judge.Verdict`. `noise_floor`: see `noise_floors`.
 
     Raises:
         ValueError: for an unknown item, with the nearest real one.
@@ -140,42 +71,92 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     item, folders = item.removeprefix(f"{paper.name}/"), list(folders)
     if item not in item_names(paper):
         raise ValueError(f"unknown item {item!r} of {paper.name}{nearest(item, item_names(paper))}")
-    printed = {(line["row"], line["column"]): line for line in reported_cells(paper, item).to_dict("records")}
     found = {scale: records(paper, item, scale, folders) for scale in reversed(SCALES)}
     made = {scale: dict(list(table.groupby(["row", "column"]))) for scale, table in found.items()}
     order = (
         list(dict.fromkeys((c.row, c.column) for c in paper.cells(item, "paper"))) if item in paper.items else []
     )
-    further = {cell for groups in made.values() for cell in groups}
-    cells = dict.fromkeys([*printed, *(cell for cell in order if cell in further), *sorted(further)])
+    further = {(str(row), str(column)) for groups in made.values() for row, column in groups}
+    own = [(row, column) for name, row, column in paper.printed if name == item]
+    cells = dict.fromkeys([*own, *(cell for cell in order if cell in further), *sorted(further)])
+    floors, others = noise_floors(paper, item, "paper", folders), scattered(paper, folders)
     lines = []
     for cell in cells:
-        own = {scale: groups[cell] for scale, groups in made.items() if cell in groups}
-        lines.append({"row": cell[0], "column": cell[1]} | _line(printed.get(cell), own))
+        mine = {scale: groups[cell] for scale, groups in made.items() if cell in groups}
+        line = _line(paper, (item, *cell), mine, others)
+        lines.append({"row": cell[0], "column": cell[1], "noise_floor": floors.get(cell, math.nan)} | line)
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def _line(printed: dict[Any, Any] | None, made: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def _judged_by(paper: Paper, cell: Key) -> tuple[Key, dict[Any, Any]]:
+    """Return the cell by which a cell is judged, with the doubts about all that show the same runs."""
+    printed = paper.printed
+    same = [twin for twin in paper.twins.get(cell, (cell,)) if twin in printed]
+    known = [twin for twin in same if pd.notna(printed[twin]["mean"])]
+    home = (known or same)[0]
+    status = min((printed[twin]["status"] for twin in same), key=STATUSES.index)
+    differ = len({printed[twin]["mean"] for twin in known}) > 1
+    return home, {**printed[home], "status": "contradiction" if differ else status}
+
+
+def _line(
+    paper: Paper,
+    cell: Key,
+    made: dict[str, pd.DataFrame],
+    others: Sequence[tuple[str, Sequence[float]]],
+) -> dict[str, Any]:
     line: dict[str, Any] = {"status": "not reported", "verdict": "not reported"}
-    notes = []
-    if printed is not None:
-        line |= {name: printed[name] for name in ("metric", "source", "status")}
-        line |= {f"paper_{name}": printed[name] for name in ("mean", "std", "runs")}
-        ours = made["paper"] if "paper" in made else pd.DataFrame({"result": []})
-        verdict = judge(printed, list(ours["result"]), scale="paper", censored=list(censored(ours)))
-        line |= {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_se": verdict.gap_se}
-        notes = [printed["note"]] if printed["note"] else []
-        judged = metric(printed["metric"]).judged
-        notes += [] if judged else [f"no accuracy but {printed['metric']}: never judged"]
+    notes: list[str] = []
+    if cell in paper.printed:
+        own = paper.printed[cell]
+        line |= {name: own[name] for name in ("metric", "source", "status")}
+        line |= {f"paper_{name}": own[name] for name in ("mean", "std", "runs")}
+        ours = made["paper"] if "paper" in made else pd.DataFrame({"result": [], "setting_key": []})
+        said, notes = _verdict(paper, cell, ours, others)
+        line |= said
     for scale, name in (("paper", "recorded"), ("short", "short"), ("smoke", "smoke")):
         line |= {f"{name}_mean": math.nan, f"{name}_seeds": 0}
         if scale in made:
             table = made[scale]
             line |= {f"{name}_mean": _mean(table), f"{name}_seeds": len(table)}
             notes += _remarks(scale, table)
-    known = "paper" in made and not censored(made["paper"]).any()
-    line["recorded_std"] = made["paper"]["result"].std() if known else math.nan
+        known = scale in made and not censored(made[scale]).any()
+        line[f"{name}_std"] = made[scale]["result"].std() if known else math.nan
     return line | {"note": "; ".join(notes)}
+
+
+def _verdict(
+    paper: Paper,
+    cell: Key,
+    ours: pd.DataFrame,
+    others: Sequence[tuple[str, Sequence[float]]],
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the columns of a cell's verdict, and what must be said of it."""
+    home, number = _judged_by(paper, cell)
+    means = {key: float(line["mean"]) for key, line in paper.printed.items()}
+    within = margin(
+        home, number["metric"], number["step"], judging=paper.judging, claims=paper.claims, printed=means
+    )
+    tuned = paper.judging.get(home[0], {}).get("tuned", "")
+    keys = set(ours["setting_key"])
+    verdict = judge(
+        number,
+        list(ours["result"]),
+        scale="paper",
+        censored=list(censored(ours)),
+        margin=within.points,
+        step=number["step"],
+        prior=pooled(values for key, values in others if key not in keys),
+        tuned=bool(tuned),
+    )
+    own = paper.printed[cell]["note"]
+    notes = [own] if own else []
+    notes += [f"the same runs as {', '.join(home)}, judged there"] if home != cell else []
+    notes += [f"tuned: {tuned}"] if verdict.word == "tuned" else []
+    notes += [] if metric(number["metric"]).judged else [f"no accuracy but {number['metric']}: never judged"]
+    line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
+    line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}
+    return line | {"e_n": verdict.en, "prior": verdict.prior, "more_seeds": verdict.more}, notes
 
 
 def _mean(table: pd.DataFrame) -> float:
@@ -212,27 +193,63 @@ def values(paper: Paper, scale: str, folders: Iterable[Path]) -> dict[Key, float
 
 
 def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
-    """Check every claim of a paper on its own numbers and on what was recorded at each scale.
+    """Check every claim of a paper on its own numbers and, paired by seed, on what was recorded at each scale.
 
     Returns:
         Columns id, text, reading, place, item; then for each name of `SCALE_OF` one with "holds", "fails",
-        "not run", "partly run", "to be seen", "censored" where runs did not reach a target or, for the paper's
-        own numbers, "number lost", and one "<name>: detail" with the numbers or what is missing.
+        "cannot tell", "not run", "partly run", "to be seen", "censored" where runs did not reach a target or, for
+        the paper's own numbers, "number lost", and one "<name>: detail" with the numbers or what is missing. On
+        the paper's own numbers means are compared; on ours see `fedrepro.papers.contrasts`.
     """
-    path, folders = papers.FOLDER / paper.name / "claims.toml", list(folders)
-    made = {name: values(paper, scale, folders) for name, scale in SCALE_OF.items()}
+    folders = list(folders)
+    spreads = _spreads(paper)
+    own = values(paper, "reported", folders)
+    runs = {name: _seeds(paper, scale, folders) for name, scale in SCALE_OF.items() if name != OWN}
     facts = ["id", "text", "reading", "place", "item"]
     lines = []
-    for claim in parse_claims(path.read_text(encoding="utf-8")) if path.exists() else ():
+    for claim in paper.claims:
         line = {name: getattr(claim, name) for name in facts}
-        for name, numbers in made.items():
-            outcome = check(claim, numbers)
-            status, detail = str(outcome.status), outcome.detail
-            if bounds := [key for key in needed_cells(claim) if math.isnan(numbers.get(key, 0.0))]:
+        outcome = check(claim, own)
+        lost = outcome.status in ("not run", "partly run")
+        line |= {OWN: "number lost" if lost else outcome.status, f"{OWN}: detail": outcome.detail}
+        for name, numbers in runs.items():
+            finding = find(claim, numbers, spreads)
+            status, detail = str(finding.status), finding.detail
+            if bounds := [
+                key for key in needed_cells(claim) if any(map(math.isnan, numbers.get(key, {}).values()))
+            ]:
                 status = "censored"
                 detail = f"no mean, as targets were not reached: {'; '.join(map(', '.join, bounds))}"
-            elif name == OWN and status in ("not run", "partly run"):
-                status = "number lost"
             line |= {name: status, f"{name}: detail": detail}
         lines.append(line)
     return pd.DataFrame(lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")])
+
+
+def contrasts(paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    """Return every contrast of a paper's claims on the runs of a scale.
+
+    Returns:
+        Columns claim, item, and the fields of `fedrepro.papers.contrasts.Contrast`.
+    """
+    runs, spreads = _seeds(paper, scale, list(folders)), _spreads(paper)
+    names = ["claim", "item", *(field.name for field in fields(Contrast))]
+    found = ((claim, one) for claim in paper.claims for one in find(claim, runs, spreads).contrasts)
+    return pd.DataFrame([{"claim": c.id, "item": c.item} | vars(one) for c, one in found], columns=names)
+
+
+def _seeds(paper: Paper, scale: str, folders: Iterable[Path]) -> dict[Key, Seeds]:
+    """Return the results behind every cell by seed and precision; NaN for one that is only a lower bound."""
+    found: dict[Key, Seeds] = {}
+    for item in item_names(paper):
+        table = records(paper, item, scale, folders)
+        table["result"] = table["result"].where(~censored(table))
+        for (row, column), lines in table.groupby(["row", "column"]):
+            places = zip(lines["seed"].astype(int), lines["precision"].astype(str))
+            found[item, str(row), str(column)] = dict(zip(places, lines["result"].astype(float)))
+    return found
+
+
+def _spreads(paper: Paper) -> dict[Key, tuple[float, int]]:
+    """Return the spread over runs of each cell of which the paper prints it, and how many runs."""
+    known = ((key, line["std"], line["runs"]) for key, line in paper.printed.items())
+    return {key: (float(std), int(runs)) for key, std, runs in known if std >= 0 and runs >= 1}

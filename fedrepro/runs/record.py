@@ -246,6 +246,12 @@ def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.Dat
     return _read(path, ROUND_COLUMNS if rounds else RUN_COLUMNS)
 
 
+def read_hits(folder: Path, item: str, scale: str) -> pd.DataFrame:
+    """Read which test images an item's runs got right (`metrics.unpacked`); an empty table if there are none."""
+    path = folder / item / f"{scale}_hits.csv"
+    return _read(path, HIT_COLUMNS) if path.exists() else pd.DataFrame(columns=HIT_COLUMNS)
+
+
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     table = pd.read_csv(path, dtype=TEXT)
     if "censored" in table and "censored" not in columns:

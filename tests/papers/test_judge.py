@@ -1,54 +1,17 @@
-"""Judging: gaps worked out by hand, every word, and what is near for each metric."""
+"""Judging: every word by hand, and how often the words are wrong."""
 
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedrepro.papers.judge import STATUSES, WORDS, judge, standard_errors
+from fedrepro.papers.gap import Spread
+from fedrepro.papers.judge import JUDGED, STATUSES, WORDS, Word, judge, rates
 from fedrepro.papers.metrics import METRICS, metric
 
 NAN = math.nan
-
-
-class TestStandardErrors:
-    def test_both_spreads(self) -> None:
-        # Ours: mean 80, variance 18, two runs. sqrt(4^2 / 1 + 18 / 2) = 5.
-        assert standard_errors(70.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(2.0)
-        assert standard_errors(90.0, 4.0, 1, [77.0, 83.0]) == pytest.approx(-2.0)
-        assert standard_errors(70.0, 8.0, 4, [77.0, 83.0]) == pytest.approx(2.0)
-
-    def test_one_run_takes_the_papers_spread(self) -> None:
-        # sqrt(3^2 / 5 + 3^2 / 1) = sqrt(10.8)
-        assert standard_errors(70.0, 3.0, 5, [76.0]) == pytest.approx(6 / math.sqrt(10.8))
-
-    def test_without_the_papers_spread_ours_alone(self) -> None:
-        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
-        assert standard_errors(66.0, NAN, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
-
-    def test_a_spread_over_an_unknown_number_of_runs_is_unknown(self) -> None:
-        # Ours: mean 70, variance 8; the paper's number counts as one run of that spread: 4 / sqrt(8 + 8/2).
-        assert standard_errors(66.0, 5.0, NAN, [68.0, 72.0]) == pytest.approx(4 / 12**0.5)
-        assert math.isnan(standard_errors(66.0, 5.0, NAN, [68.0]))
-
-    @pytest.mark.parametrize(
-        ("mean", "std", "runs", "ours"),
-        [
-            (70.0, NAN, NAN, [71.0]),
-            (70.0, 1.0, 5, []),
-            (NAN, 1.0, 5, [71.0, 72.0]),
-            (70.0, NAN, NAN, [64.1, 64.1, 64.1]),  # their computed spread is noise, not 0
-            (70.0, 0.0, 5, [71.0]),
-        ],
-    )
-    def test_nothing_known(self, mean: float, std: float, runs: float, ours: list[float]) -> None:
-        assert math.isnan(standard_errors(mean, std, runs, ours))
-
-    def test_refuses_what_is_no_number(self) -> None:
-        with pytest.raises(ValueError, match="at least 0, got -1"):
-            standard_errors(70.0, -1.0, 5, [71.0])
-        with pytest.raises(ValueError, match="finite"):
-            standard_errors(70.0, 1.0, 5, [71.0, NAN])
+PRIOR = Spread(0.4, 4, "our seeds of 3 other cells")
 
 
 def cell(mean: float = 70.0, std: float = NAN, runs: float = NAN, status: str = "ok") -> dict[str, Any]:
@@ -57,24 +20,47 @@ def cell(mean: float = 70.0, std: float = NAN, runs: float = NAN, status: str = 
 
 class TestJudge:
     @pytest.mark.parametrize(
-        ("mean", "word"), [(65.0, "reproduced"), (64.9, "off"), (95.0, "reproduced"), (95.1, "off")]
+        ("ours", "word"),
+        [
+            # Variances 0.04 / 4 + 0.09 / 5 + 0.01 / 12: u = 0.1697. Shares 0.357 and 0.643: 3.57 degrees of
+            # freedom, t 2.205 and 2.911: half the interval 0.374; different from 0.494 on.
+            (70.1, "reproduced"),
+            (70.45, "reproduced"),
+            (70.55, "reproduced, with a difference"),
+            (69.45, "reproduced, with a difference"),
+            (70.65, "off"),
+            (69.35, "off"),
+        ],
     )
-    def test_three_standard_errors(self, mean: float, word: str) -> None:
-        # A standard error is 5 points here, and our mean 80.
-        assert judge(cell(mean, 4.0, 1), [77.0, 83.0], scale="paper").word == word
+    def test_equivalence_then_difference(self, ours: float, word: Word) -> None:
+        spread = 0.2 * math.sqrt(3) / 2  # of four values at equal distances of two sizes: standard deviation 0.2
+        values = [ours - spread, ours - spread, ours + spread, ours + spread]
+        verdict = judge(cell(70.0, 0.3, 5), values, scale="paper", margin=1.0, step=0.1)
+        assert verdict.word == word
+        assert verdict.gap_points == pytest.approx(ours - 70)
+        assert (verdict.high - verdict.low) / 2 == pytest.approx(0.374, abs=2e-3)
+        assert verdict.prior == ""
 
-    @pytest.mark.parametrize(
-        ("mean", "ours", "word"),
-        [(76.6, 77.1, "reproduced"), (76.6, 76.1, "reproduced"), (76.6, 77.2, "off")],
-    )
-    def test_half_a_point_where_no_spread_is_known(self, mean: float, ours: float, word: str) -> None:
-        assert judge(cell(mean), [ours], scale="paper").word == word
+    def test_scattered_seeds_cannot_tell(self) -> None:
+        verdict = judge(cell(), [75.0, 79.0], scale="paper", step=0.1)
+        assert verdict.word == "cannot tell"
+        assert verdict.low < -1 < 1 < verdict.high
+        assert verdict.prior == "the paper's: these seeds"
 
-    def test_a_known_spread_comes_before_the_half_point(self) -> None:
-        # 0.4 points, but more than four standard errors: variance 0.005, sqrt(0.005 + 0.005/2) = 0.0866.
-        verdict = judge(cell(70.0), [70.35, 70.45], scale="paper")
-        assert verdict.word == "off"
-        assert (verdict.gap_points, verdict.gap_se) == (pytest.approx(0.4), pytest.approx(0.4 / 0.0075**0.5))
+    def test_the_words_do_not_jump_with_the_last_digit(self) -> None:
+        for ours in ([70.4, 70.4], [70.4, 70.41]):
+            assert judge(cell(), ours, scale="paper", step=0.1).word == "reproduced, with a difference"
+
+    def test_fewer_seeds_never_pass_more_easily(self) -> None:
+        values = [69.6, 70.4, 69.8, 70.2, 69.9, 70.1]
+        words = [judge(cell(70.0, 0.3, 5), values[:n], scale="paper", step=0.1).word for n in (2, 4, 6)]
+        assert words == ["cannot tell", "reproduced", "reproduced"]
+
+    def test_more_seeds_are_planned(self) -> None:
+        verdict = judge(cell(70.0, 0.3, 5), [69.6, 70.4], scale="paper", step=0.1)
+        assert (verdict.word, verdict.more >= 1, math.isfinite(verdict.more)) == ("cannot tell", True, True)
+        hopeless = judge(cell(70.0, 3.0, 3), [69.6, 70.4], scale="paper", step=0.1)
+        assert (hopeless.word, hopeless.more) == ("cannot tell", math.inf)
 
     @pytest.mark.parametrize("scale", ["smoke", "short"])
     def test_a_smaller_scale_is_never_a_reproduction(self, scale: str) -> None:
@@ -85,18 +71,23 @@ class TestJudge:
     def test_no_run(self) -> None:
         assert judge(cell(70.0, 1.0, 5), [], scale="paper").word == "not run"
 
-    @pytest.mark.parametrize("status", ["contradiction", "suspicious"])
-    def test_a_paper_against_itself_is_shown_but_not_judged(self, status: str) -> None:
-        assert judge(cell(status=status), [], scale="paper").word == "paper contradicts itself"
-        verdict = judge(cell(status=status), [71.5], scale="paper")
-        assert (verdict.word, verdict.gap_points) == ("paper contradicts itself", 1.5)
+    def test_numbers_that_nobody_can_check_are_shown_and_not_judged(self) -> None:
+        for status, word in (("contradiction", "paper contradicts itself"), ("suspicious", "suspicious")):
+            assert judge(cell(status=status), [], scale="paper").word == word
+            verdict = judge(cell(status=status), [71.5, 71.5], scale="paper")
+            assert (verdict.word, verdict.gap_points) == (word, 1.5)
+
+    def test_a_setting_tuned_to_the_number(self) -> None:
+        verdict = judge(cell(70.0, 0.3, 5), [70.0, 70.1, 69.9], scale="paper", tuned=True)
+        assert (verdict.word, verdict.gap_points) == ("tuned", pytest.approx(0.0))
+        assert judge(cell(), [], scale="paper", tuned=True).word == "not run"
 
     def test_a_lost_number(self) -> None:
         assert judge(cell(NAN, status="lost"), [71.0], scale="paper").word == "number lost"
 
     @pytest.mark.parametrize("status", ["repaired", "inferred"])
     def test_numbers_read_through_damage_count(self, status: str) -> None:
-        assert judge(cell(status=status), [70.2], scale="paper").word == "reproduced"
+        assert judge(cell(70.0, 0.3, 5, status), [70.1, 69.9, 70.0], scale="paper").word == "reproduced"
 
     def test_refuses_unknown_words(self) -> None:
         with pytest.raises(ValueError, match=r"status must be one of .* got 'fine'"):
@@ -106,80 +97,149 @@ class TestJudge:
         with pytest.raises(ValueError, match="status 'ok' must be known"):
             judge(cell(NAN), [70.0], scale="paper")
 
+    def test_refuses_what_is_no_number(self) -> None:
+        with pytest.raises(ValueError, match="at least 0, got -1"):
+            judge(cell(70.0, -1.0, 5), [71.0], scale="paper")
+        with pytest.raises(ValueError, match="finite"):
+            judge(cell(70.0, 1.0, 5), [71.0, NAN], scale="paper")
+
     def test_refuses_an_unknown_metric(self) -> None:
         with pytest.raises(ValueError, match=r"unknown metric 'test_acc' \(did you mean 'test_acc_pct'\?\)"):
             judge(cell() | {"metric": "test_acc"}, [70.0], scale="paper")
 
 
-class TestMetrics:
+class TestOneSeed:
+    def test_without_a_spread_it_says_nothing(self) -> None:
+        for runs, std in ((NAN, NAN), (1, 3.0), (NAN, 3.0)):  # over one run, or nobody knows how many
+            verdict = judge(cell(70.0, std, runs), [70.0], scale="paper")
+            assert (verdict.word, verdict.prior) == ("cannot tell", "none: one seed, and no spread is known")
+            assert (verdict.gap_points, verdict.more) == (0.0, 1)
+
+    def test_it_takes_the_papers_and_says_so(self) -> None:
+        # u = 0.2 sqrt(1 + 1 / 5) = 0.219, t(0.95, 4) = 2.132: half the interval 0.467
+        verdict = judge(cell(70.0, 0.2, 5), [70.3], scale="paper")
+        assert (verdict.word, verdict.prior) == ("reproduced", "ours: the paper's runs")
+        assert verdict.high == pytest.approx(0.3 + 0.467, abs=1e-3)
+
+    def test_of_two_priors_it_takes_the_larger(self) -> None:
+        verdict = judge(cell(70.0, 0.2, 5), [70.3], scale="paper", prior=PRIOR)
+        assert verdict.prior == "ours: our seeds of 3 other cells"
+        assert judge(cell(70.0, 0.6, 5), [70.3], scale="paper", prior=PRIOR).prior == "ours: the paper's runs"
+
+    def test_a_prior_for_both(self) -> None:
+        # u = 0.4 sqrt(1 + 1): 0.566 * 2.132 = 1.21
+        verdict = judge(cell(70.0), [70.0], scale="paper", prior=PRIOR, margin=1.3)
+        whose = "our seeds of 3 other cells"
+        assert (verdict.word, verdict.prior) == ("reproduced", f"ours: {whose}; the paper's: {whose}")
+        assert verdict.high == pytest.approx(1.206, abs=1e-3)
+
+
+class TestMargins:
     @pytest.mark.parametrize(
-        ("name", "mean", "ours", "word"),
+        ("name", "mean", "gap", "word"),
         [
-            ("test_acc_pct", 70.0, 70.5, "reproduced"),
-            ("acc_gain_pct", 0.7, 1.3, "off"),
-            ("rounds_to_target", 350.0, 385.0, "reproduced"),
-            ("rounds_to_target", 350.0, 386.0, "off"),
-            ("rounds_to_target", 4.0, 4.4, "reproduced"),  # though a mean of two seeds is 0.5 away at least
-            ("relative_weight_distance", 0.40, 0.42, "reproduced"),
-            ("relative_weight_distance", 0.40, 0.43, "off"),
-            ("percent", 78.0, 81.9, "reproduced"),
-            ("percent", 78.0, 82.0, "off"),
-            ("seconds", 10.0, 10.0, "not judged"),
-            ("hours", 5.0, 5.0, "not judged"),
-            ("decay", 0.9, 0.9, "not judged"),
+            ("test_acc_pct", 70.0, 0.9, "reproduced, with a difference"),
+            ("test_acc_pct", 70.0, 1.1, "off"),
+            ("acc_gain_pct", 0.7, 0.9, "reproduced, with a difference"),
+            ("rounds_to_target", 350.0, 34.0, "reproduced, with a difference"),
+            ("rounds_to_target", 350.0, 36.0, "off"),
+            ("relative_weight_distance", 0.40, 0.019, "reproduced, with a difference"),
+            ("relative_weight_distance", 0.40, 0.021, "off"),
+            ("percent", 78.0, 3.8, "reproduced, with a difference"),
+            ("percent", 78.0, 4.0, "off"),
         ],
     )
-    def test_what_is_near(self, name: str, mean: float, ours: float, word: str) -> None:
-        assert judge(cell(mean) | {"metric": name}, [ours], scale="paper").word == word
+    def test_of_each_metric(self, name: str, mean: float, gap: float, word: Word) -> None:
+        values = [mean + gap] * 3
+        assert judge(cell(mean) | {"metric": name}, values, scale="paper").word == word
 
-    def test_a_known_spread_judges_rounds_too(self) -> None:
-        # A standard error of 31 sqrt(2), as one seed takes the paper's spread over one run: 120 is within three.
-        assert judge(cell(350.0, 31.0, 1) | {"metric": "rounds_to_target"}, [470.0], scale="paper").word == (
-            "reproduced"
-        )
+    def test_no_margin_is_below_the_printing_step(self) -> None:
+        verdict = judge(cell(70.0), [70.0, 70.0], scale="paper", margin=0.01, step=0.5)
+        assert verdict.margin == 0.5
 
     def test_times_have_no_gap(self) -> None:
         verdict = judge(cell(10.0) | {"metric": "seconds"}, [20.0], scale="paper")
-        assert math.isnan(verdict.gap_points)
+        assert (verdict.word, math.isnan(verdict.gap_points)) == ("not judged", True)
         assert judge(cell(10.0) | {"metric": "seconds"}, [], scale="paper").word == "not run"
 
-    def test_every_metric_says_what_is_near_and_in_which_unit(self) -> None:
+    def test_every_metric_has_a_unit_and_a_margin(self) -> None:
         for name, kind in METRICS.items():
             assert kind.unit in {"%", "points", "rounds", "ratio", "s", "h"}
             assert kind.better in {"more", "less", ""}
             assert (kind.margin(100.0) > 0) == kind.judged, name
-            assert kind.near(0.0, 1.0)
-            assert not kind.near(NAN, 1.0)
-        assert metric("hours").unit == "h"
+            assert metric(name) is kind
 
 
 class TestCensored:
-    ROUNDS = cell(20.0) | {"metric": "rounds_to_target"}
+    ROUNDS = cell(20.0, 2.0, 3) | {"metric": "rounds_to_target"}
 
-    def word(self, values: list[float], censored: list[bool], **facts: float) -> str:
+    def word(self, values: list[float], censored: list[bool], **facts: Any) -> Word:
         verdict = judge(self.ROUNDS | facts, values, scale="paper", censored=censored)
         assert math.isnan(verdict.gap_points)
-        assert math.isnan(verdict.gap_se)
         return verdict.word
 
-    def test_a_bound_is_not_averaged(self) -> None:
-        assert self.word([18.0, 22.0, 40.0], [False, False, True]) == "censored"
-        assert self.word([100.0, 22.0, 40.0], [True, False, True]) == "censored"
+    def test_a_bound_among_the_numbers(self) -> None:
+        assert self.word([18.0, 40.0], [False, True]) == "censored"
 
-    def test_bounds_below_the_papers_number_say_nothing(self) -> None:
-        assert self.word([18.0, 18.0], [True, True]) == "censored"
-        assert self.word([22.0, 30.0], [True, True]) == "censored"  # a tenth above is near
+    @pytest.mark.parametrize(
+        ("bound", "facts", "word"),
+        [
+            # A margin of 2 rounds, and t(0.975, 2) 2 / sqrt(3) = 4.303 * 1.155 = 4.97 of the paper's.
+            (26.9, {}, "censored"),
+            (27.1, {}, "off"),
+            (22.1, {"std": NAN}, "censored"),  # one bound, and nobody's spread: it says nothing of other runs
+        ],
+    )
+    def test_only_bounds(self, bound: float, facts: dict[str, Any], word: Word) -> None:
+        assert self.word([bound], [True], **facts) == word
 
-    def test_when_all_bounds_lie_far_above_it_is_off(self) -> None:
-        assert self.word([23.0, 30.0], [True, True]) == "off"
-        assert self.word([23.0, 30.0], [True, True], std=2.0, runs=3.0) == "censored"
-        assert self.word([27.0, 30.0], [True, True], std=2.0, runs=3.0) == "off"
-
-    def test_smaller_scales_and_lost_numbers_come_first(self) -> None:
+    def test_a_smaller_scale_and_a_lost_number_come_first(self) -> None:
         assert judge(self.ROUNDS, [40.0], scale="short", censored=[True]).word == "not run"
         lost = self.ROUNDS | {"mean": NAN, "status": "lost"}
         assert judge(lost, [40.0], scale="paper", censored=[True]).word == "number lost"
 
-    def test_the_last_word_is_of_cells_without_a_number(self) -> None:
-        assert WORDS[-1] == "not reported"  # the report counts on it
-        assert "ok" in STATUSES
+
+SEEDS, SPREADS = (1, 2, 3, 5, 10), (0.1, 0.25, 0.5, 1.0)
+
+
+class TestRates:
+    """The judge judged: the words by simulation, where the true gap is known in margins."""
+
+    @pytest.mark.parametrize("printed", [True, False])
+    @pytest.mark.parametrize("spread", SPREADS)
+    def test_false_words_stay_below_5_percent(self, spread: float, printed: bool) -> None:
+        for seeds in SEEDS:
+            found = rates(seeds, printed=printed, spread=spread)
+            assert found[0.0]["off"] < 0.05, seeds
+            for gap in (1.0, 2.0):
+                assert found[gap]["reproduced"] + found[gap]["reproduced, with a difference"] < 0.05, (seeds, gap)
+
+    def test_seeds_help(self) -> None:
+        for printed in (True, False):
+            right = [rates(n, printed=printed, spread=0.25)[0.0]["reproduced"] for n in (2, 3, 5)]
+            found = [rates(n, printed=printed, spread=0.5)[2.0]["off"] for n in (2, 3, 5, 10)]
+            assert right == sorted(right)
+            assert found == sorted(found)
+            assert right[-1] > 0.9
+            assert found[-1] > 0.99
+
+    def test_every_cell_gets_one_word(self) -> None:
+        for found in rates(3, printed=True, spread=0.5).values():
+            assert list(found) == list(JUDGED)
+            assert sum(found.values()) == pytest.approx(1.0)
+
+    def test_they_are_the_words_of_the_judge(self) -> None:
+        rng = np.random.default_rng(7)
+        said = []
+        for _ in range(600):
+            theirs, ours = rng.normal(0.0, 0.25, 5), list(rng.normal(0.5, 0.25, 3))
+            printed = cell(round(theirs.mean(), 1), round(theirs.std(ddof=1), 2), 5)
+            said.append(judge(printed, ours, scale="paper", margin=1.0, step=0.1).word)
+        for word, share in rates(3, printed=True, spread=0.25)[0.5].items():
+            assert said.count(word) / len(said) == pytest.approx(share, abs=0.06), word  # three standard errors
+
+
+def test_words_and_statuses() -> None:
+    assert len(set(WORDS)) == len(WORDS)
+    assert WORDS[:4] == JUDGED
+    assert len(set(STATUSES)) == len(STATUSES)

@@ -102,10 +102,10 @@ def grid(md: str, caption: str) -> dict[tuple[str, str], str]:
 
 def test_cells_say_what_is_known(report: tuple[str, str]) -> None:
     cells = grid(report[0], r"table8\_dirichlet: paper and paper scale")
-    judged = "paper 72.5 ± 0.44<br>ours 72.5 ± 0.00 (5)<br>gap +0.0, +0.0 SE<br>**reproduced**"
+    judged = "paper 72.5 ± 0.44<br>ours 72.5 ± 0.00 (5)<br>gap +0.0 \\[−0.4, +0.4\\] points<br>**reproduced**"
     assert cells["alpha=0.1", "ConvNet"] == judged
-    # One run takes the paper's 0.55 over 5 runs: -26.8 / (0.55 * sqrt(1.2)) = -44.5.
-    off = "paper 76.8 ± 0.55 (repaired)<br>ours 50.0 (1)<br>gap −26.8, −44.5 SE<br>**off**"
+    # One seed takes the paper's 0.55 over 5 runs: half the interval is 2.132 * 0.55 * sqrt(1.2) = 1.28.
+    off = "paper 76.8 ± 0.55 (repaired)<br>ours 50.0 (1)<br>gap −26.8 \\[−28.1, −25.5\\] points<br>**off**"
     assert cells["alpha=2", "ResNet-20"] == off
     assert cells["alpha=0.5", "ConvNet"] == "paper 73.6 ± 0.73<br>**not run**"
     assert cells["alpha=9", "ConvNet"] == "ours 33.0 (1)<br>**not reported**"

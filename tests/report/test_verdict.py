@@ -8,9 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from fedrepro import papers
+from fedrepro.core.metrics import packed
 from fedrepro.papers import Paper
+from fedrepro.papers.gap import quantile
 from fedrepro.report.verdict import (
     COLUMNS,
     claims,
@@ -51,7 +54,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def paper_with(*lines: dict[str, Any]) -> Paper:
-    """Return a paper that prints these numbers; A at x is 70 ± 4 of one run unless a line says otherwise."""
+    """Return a paper that prints these numbers; A at x is 70 ± 4 of four runs unless a line says otherwise."""
     defaults: dict[str, Any] = {
         "item": "t",
         "source": "Table 1",
@@ -59,7 +62,7 @@ def paper_with(*lines: dict[str, Any]) -> Paper:
         "column": "x",
         "metric": "test_acc_pct",
     }
-    defaults |= {"mean": 70.0, "std": 4.0, "runs": 1.0, "status": "ok", "note": None}
+    defaults |= {"mean": 70.0, "std": 4.0, "runs": 4.0, "status": "ok", "note": None}
     return replace(papers.load("fedbe"), reported=pd.DataFrame([defaults | line for line in lines]))
 
 
@@ -72,12 +75,16 @@ def only(table: pd.DataFrame) -> pd.Series:
     return table.iloc[0]
 
 
+def cell(table: pd.DataFrame, row: str, column: str) -> pd.Series:
+    return only(table[table["row"].eq(row) & table["column"].eq(column)])
+
+
 class TestReported:
     def test_sources_that_agree_are_one_cell(self, tmp_path: Path) -> None:
         damaged = {"status": "repaired", "note": "damaged"}
         line = only(comparison(paper_with(damaged, {"source": "Table A"}), "t", [tmp_path]))
         assert list(line.index) == COLUMNS
-        assert (line.paper_mean, line.paper_std, line.paper_runs) == (70.0, 4.0, 1.0)
+        assert (line.paper_mean, line.paper_std, line.paper_runs) == (70.0, 4.0, 4.0)
         assert (line.source, line.status, line.note) == ("Table 1; Table A", "ok", "damaged")
         assert line.verdict == "not run"
 
@@ -110,18 +117,79 @@ class TestReported:
 class TestComparison:
     def test_a_judged_cell(self, write: Write) -> None:
         line = only(comparison(paper_with({}), "fedbe/t", [write(results(77.0, 83.0))]))
-        assert (line.recorded_mean, line.recorded_seeds, line.verdict) == (80.0, 2, "reproduced")
+        assert (line.recorded_mean, line.recorded_seeds, line.verdict) == (80.0, 2, "cannot tell")
         assert line.recorded_std == pytest.approx(math.sqrt(18))
-        assert (line.gap_points, line.gap_se) == (pytest.approx(10.0), pytest.approx(2.0))
+        # 18 / 2 + 16 / 4 + 1 / 12 (the paper prints whole points): u = 3.617; shares 9 / 13 and 4 / 13 of 1 and 3
+        # degrees of freedom: 1 / (9 / 13 + 4 / 39) = 1.258.
+        half = 3.617 * float(quantile(0.95, 1.258))
+        assert line.gap_points == pytest.approx(10.0)
+        assert (line.gap_low, line.gap_high) == (
+            pytest.approx(10 - half, rel=1e-2),
+            pytest.approx(10 + half, rel=1e-2),
+        )
+        assert (line.margin, line.margin_reason) == (1.0, "no claim says more")
+        assert line.more_seeds == math.inf  # the paper's own number is known to some points only
         assert line.note == ""
+
+    def test_cells_of_the_same_runs_have_one_verdict(self, write: Write) -> None:
+        # FedBE + FedProx with the ConvNet stands in Tables 4 and 7; Table 4 is the first that prints it.
+        fedbe, row = papers.load("fedbe"), {"row": "Step/FedBE + FedProx", "column": "ConvNet"}
+        printed = fedbe.reported.copy()
+        printed.loc[printed["row"].str.endswith("FedBE + FedProx"), "status"] = "ok"
+        paper = replace(fedbe, reported=printed)
+        folder = write(results(74.8, 75.0, 74.9, **row), item="table4_momentum")
+        names = {"table4_momentum": row["row"], "table7_stragglers": "Normal/FedBE + FedProx"}
+        found = [cell(comparison(paper, item, [folder]), name, "ConvNet") for item, name in names.items()]
+        assert [line.recorded_seeds for line in found] == [3, 3]
+        assert [line.verdict for line in found] == ["reproduced", "reproduced"]
+        assert "the same runs as table4_momentum, Step/FedBE + FedProx, ConvNet" in found[1].note
+        doubted = printed.copy()
+        doubted.loc[doubted["item"] == "table7_stragglers", "status"] = "contradiction"
+        for item in ("table4_momentum", "table7_stragglers"):
+            table = comparison(replace(fedbe, reported=doubted), item, [folder])
+            words = table[table["column"].eq("ConvNet") & table["row"].str.endswith("FedBE + FedProx")]["verdict"]
+            assert "paper contradicts itself" in set(words)
+            assert "reproduced" not in set(words)
+
+    def test_numbers_that_differ_from_table_to_table_are_a_contradiction(self, write: Write) -> None:
+        fedbe = papers.load("fedbe")
+        printed = fedbe.reported.copy()
+        printed.loc[printed["item"].eq("table7_stragglers") & printed["row"].eq("Normal/FedAvg"), "mean"] += 1
+        table = comparison(replace(fedbe, reported=printed), "table1_methods", [])
+        assert cell(table, "Step/FedAvg", "ConvNet").verdict == "paper contradicts itself"
+        assert cell(table, "Step/FedBE", "ConvNet").verdict == "not run"
+
+    def test_one_seed_borrows_the_spread_of_other_cells(self, write: Write) -> None:
+        paper = replace(paper_with({"std": NAN, "runs": NAN}), judging={})
+        folder = write(results(70.0))
+        assert only(comparison(paper, "t", [folder])).verdict == "cannot tell"
+        write(results(60.0, 60.2, 60.1, row="other", setting_key="o"), item="table1_methods")
+        line = only(comparison(paper, "t", [folder]))
+        whose = "our seeds of 1 other cell"
+        assert (line.verdict, line.prior) == ("reproduced", f"ours: {whose}; the paper's: {whose}")
+
+    def test_the_toy_was_tuned_to_the_paper(self, write: Write) -> None:
+        folder = write(results(64.0, 64.1, row="FedAvg", column="Swiss roll"), item="figure1_simplex")
+        line = cell(comparison(papers.load("fedbe"), "figure1_simplex", [folder]), "FedAvg", "Swiss roll")
+        assert line.verdict == "tuned"
+        assert line.note.startswith("tuned: noise and turns of the roll")
+
+    def test_the_noise_floor_of_a_test_set(self, write: Write) -> None:
+        folder = write(results(50.0, 75.0))
+        table = pd.DataFrame({"row": "A", "column": "x", "seed": [0, 1], "images": 4, "precision": "float32"})
+        # Hits 1100 and 1101: p = 1, 1, 0, 1/2; unbiased 2 p (1 - p) = 1/2 of the last: 100 sqrt(1/2) / 4.
+        table["hits"] = [packed(torch.tensor(bits, dtype=torch.bool)) for bits in ((1, 1, 0, 0), (1, 1, 0, 1))]
+        table.reindex(columns=record.HIT_COLUMNS).to_csv(folder / "fedbe" / "t" / "paper_hits.csv", index=False)
+        assert only(comparison(paper_with({}), "t", [folder])).noise_floor == pytest.approx(17.678, abs=1e-3)
 
     def test_smaller_scales_are_shown_and_not_judged(self, write: Write) -> None:
         write(results(70.0, 70.2), scale="short")
         line = only(comparison(paper_with({}), "t", [write(results(70.0), scale="smoke")]))
         assert (line.short_mean, line.short_seeds) == (pytest.approx(70.1), 2)
+        assert line.short_std == pytest.approx(0.02**0.5)
         assert (line.smoke_mean, line.smoke_seeds) == (70.0, 1)
         assert (line.verdict, line.recorded_seeds) == ("not run", 0)
-        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_se"]].isna().all()
+        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_low", "e_n"]].isna().all()
 
     def test_later_folders_win_seed_by_seed(self, write: Write) -> None:
         old, new = write(results(60.0, 62.0), folder="old"), write(results(70.0), folder="new")
@@ -165,21 +233,22 @@ class TestComparison:
         lines = results(50.0, row="B", column="y") + results(70.0)
         table = comparison(paper_with({}), "t", [write(lines)])
         assert list(zip(table["row"], table["column"])) == [("A", "x"), ("B", "y")]
-        assert list(table["verdict"]) == ["reproduced", "not reported"]
+        assert list(table["verdict"]) == ["cannot tell", "not reported"]
         assert (table["recorded_mean"].iloc[1], table["status"].iloc[1]) == (50.0, "not reported")
 
     def test_times_are_shown_and_never_judged(self, write: Write) -> None:
         paper = paper_with({"metric": "seconds", "mean": 70.0, "std": NAN, "runs": NAN})
         line = only(comparison(paper, "t", [write(results(70.0))]))
         assert (line.verdict, line.recorded_mean) == ("not judged", 70.0)
-        assert line[["gap_points", "gap_se"]].isna().all()
+        assert line[["gap_points", "gap_low", "e_n"]].isna().all()
         assert line.note == "no accuracy but seconds: never judged"
         assert only(comparison(paper, "t", [])).verdict == "not run"
 
     def test_rounds_are_judged_by_a_rule_of_their_own(self, write: Write) -> None:
         paper = paper_with({"metric": "rounds_to_target", "mean": 100.0, "std": NAN, "runs": NAN})
-        line = only(comparison(paper, "t", [write(results(109.0))]))
-        assert (line.verdict, line.gap_points, line.note) == ("reproduced", 9.0, "")
+        line = only(comparison(paper, "t", [write(results(104.0, 104.0))]))
+        assert (line.verdict, line.gap_points, line.note) == ("reproduced, with a difference", 4.0, "")
+        assert (line.margin, line.margin_reason) == (10.0, "10 % of the number: no claim says more")
 
     def test_labels_that_look_like_numbers(self, write: Write) -> None:
         folder = write(results(70.0, row="1", column="10"))
@@ -204,12 +273,13 @@ def test_a_cell_that_is_a_gain(write: Write) -> None:
     fedbe = papers.load("fedbe")
     line = only(comparison(fedbe, item, [folder]).query("row == 'FedAvg, 100 rounds instead of 40'"))
     assert (line.paper_mean, line.recorded_mean, line.recorded_seeds) == (0.7, 2.0, 2)
-    # 2.0 - 0.7 in units of sqrt(2 + 2 / 2), where 2 is the variance of 1 and 3
-    assert line.gap_se == pytest.approx(1.3 / 3**0.5)
-    assert line.verdict == "reproduced"
+    # Variance 2 of 1 and 3, for the paper's one number as well: sqrt(2 + 2 / 2 + 0.01 / 12), t(0.95, 1) = 6.314.
+    assert line.gap_points == pytest.approx(1.3)
+    assert line.gap_high == pytest.approx(1.3 + 6.314 * 3.000833**0.5, rel=1e-3)
+    assert (line.verdict, line.margin) == ("cannot tell", 0.35)
     made = records(fedbe, item, "paper", [folder]).query("row == 'FedAvg, 100 rounds instead of 40'")
     assert made["seed"].tolist() == [0, 1]
-    assert claims(fedbe, [folder]).set_index("id").loc["forty-rounds-are-enough", "paper scale"] == "fails"
+    assert claims(fedbe, [folder]).set_index("id").loc["forty-rounds-are-enough", "paper scale"] == ("cannot tell")
 
 
 @pytest.fixture
@@ -225,7 +295,7 @@ class TestCensored:
         line = only(comparison(targets, "t", [folder]))
         assert (line.verdict, line.recorded_seeds) == ("censored", 3)
         assert line.note == "paper scale: 2 of 3 seeds did not reach the target within 30, 40 rounds"
-        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_se"]].isna().all()
+        assert line[["recorded_mean", "recorded_std", "gap_points", "gap_low", "e_n"]].isna().all()
 
     def test_all_of_them_far_above_the_paper(self, write: Write, targets: Paper) -> None:
         line = only(comparison(targets, "t", [write(results(40.0, 40.0, censored=1))]))
@@ -240,7 +310,7 @@ class TestCensored:
     @pytest.mark.parametrize("facts", [{"censored": 0}, {"censored": None}, {}])
     def test_none_where_the_record_names_none(self, write: Write, targets: Paper, facts: dict[str, Any]) -> None:
         line = only(comparison(targets, "t", [write(results(20.0, 21.0, **facts))]))
-        assert (line.verdict, line.recorded_mean, line.note) == ("reproduced", 20.5, "")
+        assert (line.verdict, line.recorded_mean, line.note) == ("cannot tell", 20.5, "")
 
     def test_a_claim_about_it_is_neither_run_nor_not(self, write: Write, targets: Paper) -> None:
         assert math.isnan(values(targets, "paper", [write(results(40.0, censored=1))])["t", "A", "x"])
@@ -270,19 +340,24 @@ def test_claims(write: Write) -> None:
     paper, toy = papers.load("fedbe"), "figure1_simplex"
     names = ("Ensemble of 10 Dirichlet samples", "FedAvg")
     for scale, numbers in (("paper", (60.0, 65.0)), ("smoke", (65.0, 60.0))):
-        lines = [results(n, row=name, column="Swiss roll") for n, name in zip(numbers, names)]
+        lines = [
+            results(*(n + shift for shift in (0.0, 9.0, 4.0)), row=name, column="Swiss roll")
+            for n, name in zip(numbers, names)
+        ]
         folder = write(lines[0] + lines[1], item=toy, scale=scale)
     table = claims(paper, [folder]).set_index("id")
     claim = table.loc["toy-ensemble-above-fedavg"]
     assert (claim["paper's own numbers"], claim["paper scale"]) == ("holds", "fails")
     assert (claim["short"], claim["smoke"]) == ("not run", "holds")
-    assert claim["paper scale: detail"] == "0 of 1; worst 60.0 vs 65.0"
+    assert claim["paper scale: detail"] == (
+        "0 of 1 above zero; worst -5.00 [-5.00, -5.00] over 3 seeds, above zero in 0"
+    )
     assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
     assert set(table.loc["clients-overconfident"][["paper scale", "smoke"]]) == {"to be seen"}
     assert table.loc["gain-grows-with-depth", "paper's own numbers"] == "fails"
 
 
 def test_a_paper_without_claims() -> None:
-    table = claims(replace(papers.load("fedbe"), name="none"), [])
+    table = claims(replace(papers.load("fedbe"), name="none", claims=()), [])
     assert table.empty
     assert "paper scale: detail" in table.columns

@@ -1,0 +1,51 @@
+"""What a paper prints: its cells, those of several sources joined, and in which steps it prints."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedrepro.papers.claims import Key
+
+# Of a paper's number; where several sources print it, the earlier word stands.
+STATUSES = ("contradiction", "suspicious", "ok", "repaired", "inferred", "lost")
+
+
+def printed(table: pd.DataFrame) -> dict[Key, dict[str, Any]]:
+    """Return every cell (item, row, column) that a paper prints, in the order of `reported.csv`.
+
+    Args:
+        table: the lines of `reported.csv`.
+
+    Returns:
+        Of each cell row, column, metric, source, mean, std, runs, status, note and step: the one in which its item
+        prints such numbers. Sources that print different numbers make the status "contradiction"; the first one's
+        are kept.
+    """
+    lines: dict[Key, list[dict[Any, Any]]] = {}
+    means: dict[tuple[str, str], list[float]] = {}
+    for line in table.to_dict("records"):
+        item = line.pop("item")
+        lines.setdefault((item, line["row"], line["column"]), []).append(line)
+        means.setdefault((item, line["metric"]), []).append(line["mean"])
+    steps = {group: 10.0 ** -decimals(numbers) for group, numbers in means.items()}
+    cells = {cell: _joined(found) for cell, found in lines.items()}
+    return {cell: line | {"step": steps[cell[0], line["metric"]]} for cell, line in cells.items()}
+
+
+def _joined(lines: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+    known = {name: [line[name] for line in lines if pd.notna(line[name])] for name in lines[0]}
+    notes = known["note"]
+    joined = {name: values[0] if values else math.nan for name, values in known.items()}
+    joined["status"] = min(known["status"], key=STATUSES.index)
+    if any(len(set(known[name])) > 1 for name in ("mean", "std")):
+        joined["status"] = "contradiction"
+        notes.append("; ".join(f"{line['source']} prints {line['mean']} ± {line['std']}" for line in lines))
+    return joined | {"source": "; ".join(dict.fromkeys(known["source"])), "note": "; ".join(notes)}
+
+
+def decimals(numbers: Iterable[float]) -> int:
+    """Return how many decimals a paper prints: as many as the most exact of its numbers needs, at most three."""
+    known = (number for number in numbers if not math.isnan(number))
+    return max((len(f"{number:.3f}".rstrip("0").split(".")[1]) for number in known), default=0)

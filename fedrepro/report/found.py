@@ -1,0 +1,149 @@
+"""What was recorded: the runs behind each cell, those of other items that show the same number among them."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedrepro.core.metrics import unpacked
+from fedrepro.papers import Gain, Paper
+from fedrepro.papers.metrics import metric
+from fedrepro.runs import record
+
+
+def censored(table: pd.DataFrame) -> pd.Series:
+    """Return for each line of a record whether its result is only a lower bound, as it reached no target."""
+    if "censored" not in table:  # records of before there were targets
+        return pd.Series(False, index=table.index)
+    return pd.to_numeric(table["censored"]).fillna(0).ne(0)
+
+
+def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    """Read what was recorded of an item at a scale.
+
+    Args:
+        paper, item, scale: which; the item by its short name.
+        folders: a run (row, column, seed) of a later folder replaces that of an earlier one.
+
+    Returns:
+        The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
+        has records of. Only runs of one of them are there: that with the most seeds, then in float32, then
+        the newest. A cell that is a gain has a line for each seed that both of its cells have
+        in one precision.
+    """
+    folders = list(folders)
+    made = _records(paper, item, scale, folders)
+    gains = paper.items[item].gains if item in paper.items else ()
+    tables = [made, *(_gain(gain, paper, scale, folders) for gain in gains)]
+    return pd.concat(tables).sort_values(["row", "column", "seed"], ignore_index=True)
+
+
+def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    """Return the lines of a cell that is the difference of two others, with the facts of the first's runs."""
+    upper, lower = (
+        table[(table["row"] == row) & (table["column"] == gain.column)].set_index("seed")
+        for item, row in (gain.of, gain.above)
+        for table in [_records(paper, item, scale, folders)]
+    )
+    same = upper["precision"] == lower["precision"].reindex(upper.index)
+    upper = upper[upper.index.isin(lower.index) & same]
+    lower = lower.reindex(upper.index)
+    found = upper.assign(row=gain.row, result=upper["result"] - lower["result"])
+    found["settings"] = np.maximum(upper["settings"], lower["settings"])
+    if "censored" in found:
+        found["censored"] = censored(upper) | censored(lower)
+    return found.reset_index()
+
+
+def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    if not (read := list(_files(paper, item, scale, folders))):
+        return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
+    texts = dict.fromkeys(["row", "column", "setting_key", "commit", "date"], str)
+    table = pd.concat(read).dropna(subset=["result"]).astype(texts | {"result": float})
+    table = table.drop_duplicates(["row", "column", "setting_key", "precision", "seed"], keep="last")
+    table["settings"] = table.groupby(["row", "column"])["setting_key"].transform("nunique")
+    by = ["row", "column", "setting_key", "precision"]
+    groups = table.groupby(by, as_index=False, dropna=False).agg(seeds=("seed", "size"), newest=("date", "max"))
+    groups["full"] = groups["precision"] == record.FIRST["precision"]
+    best = groups.sort_values(["seeds", "full", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
+    return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)
+
+
+def _files(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> Iterator[pd.DataFrame]:
+    """Yield what the files of an item hold; at paper scale also what other items hold of the same runs.
+
+    A run has one name in each item that shows it, and is found under all of them.
+    """
+    others: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {}
+    for cell, twins in paper.twins.items() if scale == "paper" else ():
+        for name, row, column in twins if cell[0] == item else ():
+            if name != item:
+                others.setdefault(name, {}).setdefault((row, column), []).append(cell[1:])
+    for folder in folders:
+        for name, names in others.items():
+            table = _table(folder, f"{paper.name}/{name}", scale)
+            for (row, column), own in names.items():
+                lines = table[(table["row"] == row) & (table["column"] == column)]
+                yield from (lines.assign(row=r, column=c) for r, c in own if len(lines))
+        if len(table := _table(folder, f"{paper.name}/{item}", scale)):
+            yield table
+
+
+def _table(folder: Path, item: str, scale: str) -> pd.DataFrame:
+    """Read a file of records once for as long as it stays as it is; the table is not to be changed."""
+    path = folder / item / f"{scale}.csv"
+    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None
+    return _read(folder, item, scale, stamp)
+
+
+@lru_cache(maxsize=256)
+def _read(folder: Path, item: str, scale: str, stamp: tuple[int, int] | None) -> pd.DataFrame:
+    return record.read(folder, item, scale)
+
+
+def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[float]]]:
+    """Return the results of each setting of a paper with several seeds at paper scale, and the setting's key.
+
+    Only percentages: those of one item and cell each, as several cells may read one run.
+    """
+    folders, tables = list(folders), []
+    kinds = paper.reported.drop_duplicates("item", keep="first").set_index("item")["metric"]
+    for item in paper.items:
+        if metric(str(kinds.get(item, "test_acc_pct"))).unit == "%":
+            tables += [_table(folder, f"{paper.name}/{item}", "paper") for folder in folders]
+    if not (tables := [table for table in tables if len(table)]):
+        return []
+    every = pd.concat(tables)
+    every = every[~censored(every)].dropna(subset=["result"])
+    every = every.drop_duplicates(["row", "column", "setting_key", "precision", "seed"], keep="last")
+    groups = every.groupby(["setting_key", "precision", "row", "column"], sort=True)
+    found: dict[tuple[str, str], list[float]] = {}
+    for (key, precision, _, _), lines in groups:
+        found.setdefault((str(key), str(precision)), list(lines["result"].astype(float)))
+    return [(key, values) for (key, _), values in found.items() if len(values) > 1]
+
+
+def noise_floors(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> dict[tuple[str, str], float]:
+    """Return for each cell (row, column) how much of a run's accuracy is chance of its test set, in points.
+
+    100 sqrt(sum of p_i (1 - p_i)) / N over the N test images, where p_i is how often the seeds get image i right:
+    the standard deviation of an accuracy whose images are right independently. No spread over seeds is expected
+    to be smaller. p_i (1 - p_i) is estimated without bias, by n / (n - 1) times that of the share of n seeds.
+
+    Returns:
+        Cells with at least two seeds whose hits are recorded.
+    """
+    tables = [record.read_hits(folder, f"{paper.name}/{item}", scale) for folder in folders]
+    if not (tables := [table for table in tables if len(table)]):
+        return {}
+    every = pd.concat(tables).drop_duplicates(record.BY, keep="last")
+    floors: dict[tuple[str, str], float] = {}
+    for (row, column, _), lines in every.groupby(["row", "column", "images"]):
+        if (seeds := lines["seed"].nunique()) > 1:
+            bits = [unpacked(text, images) for text, images in zip(lines["hits"], lines["images"])]
+            share = np.mean(bits, axis=0)
+            variance = (share * (1 - share)).sum() * seeds / (seeds - 1)
+            floors[str(row), str(column)] = float(100 * np.sqrt(variance) / len(share))
+    return floors
