@@ -9,7 +9,7 @@ inside a margin is asked by two one-sided t tests, at 5 % each (Schuirmann 1987)
 inside. Whether d differs from zero is asked by a t test at 5 %.
 
 The degrees of freedom are Welch's with the shares not squared, so never more than Welch's. With Welch's own, 6 %
-of the words are wrong at two seeds; with these fewer than 5 % everywhere (`judge.rates`).
+of the words are wrong at two seeds; with these fewer than 5 % everywhere (`fedrepro.papers.judged`).
 """
 
 import math

@@ -19,19 +19,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedrepro.papers.gap import (
-    BORROWED,
-    LEVEL,
     OWN,
     PAPERS,
     Gap,
     Number,
     Spread,
-    degrees,
     different,
     inside,
     measure,
     more_seeds,
-    quantile,
     spread_of,
 )
 from fedrepro.papers.metrics import TOLERANCE, metric
@@ -141,49 +137,6 @@ def judge(
     if status in ("contradiction", "suspicious"):
         return replace(found, word=_doubt(status))
     return replace(found, word="tuned") if tuned else found
-
-
-GAPS = (0.0, 0.5, 1.0, 2.0)  # true ones in a simulation, in margins
-
-
-def rates(
-    seeds: int, *, printed: bool, spread: float, gaps: Sequence[float] = GAPS, draws: int = 20_000, start: int = 0
-) -> dict[float, dict[Word, float]]:
-    """Return how often each word falls where the true gap is known, by simulation.
-
-    A cell with a margin of 1; the paper prints the mean of five runs with a step of 0.1; seeds of both sides
-    scatter normally and alike. Without a printed spread the pooled one of five other cells of three seeds each
-    stands for it.
-
-    Args:
-        seeds: ours.
-        printed: whether the paper prints its spread.
-        spread: the true standard deviation over seeds, in margins.
-        gaps: true differences, in margins.
-        draws: simulated cells.
-        start: seed of the simulation.
-
-    Returns:
-        For each gap the shares of the four words of `JUDGED`.
-    """
-    rng = np.random.default_rng(start)
-    truth = rng.uniform(0.0, 0.1, (draws, 1))  # where in a printing step it lies
-    theirs = rng.normal(0.0, spread, (draws, 5)) + truth
-    values = rng.normal(0.0, spread, (draws, seeds)) + truth
-    others = np.sqrt(rng.chisquare(10, draws) / 10) * spread  # pooled over five cells of three seeds
-    papers = np.round(theirs.std(1, ddof=1), 2) if printed else others
-    terms, dofs = [papers**2 * (1 + 1 / 5)], [BORROWED]  # of one seed: one estimate for both
-    if seeds > 1:
-        terms, dofs = [values.var(1, ddof=1) / seeds, papers**2 / 5], [seeds - 1.0, BORROWED]
-    error, dof = np.sqrt(sum(terms) + 0.1**2 / 12), degrees(terms, dofs)
-    narrow, wide = error * quantile(1 - LEVEL, dof), error * quantile(1 - LEVEL / 2, dof)
-    found: dict[float, dict[Word, float]] = {}
-    for gap in gaps:
-        points = np.abs(values.mean(1) + gap - np.round(theirs.mean(1), 1))
-        near, apart = points + narrow < 1, points > wide
-        shares = (near & ~apart, near & apart, ~near & apart, ~near & ~apart)
-        found[gap] = {word: float(share.mean()) for word, share in zip(JUDGED, shares)}
-    return found
 
 
 def _check(cell: Mapping[str, Any], values: Sequence[float], scale: str, step: float) -> None:
