@@ -1,4 +1,4 @@
-"""Tests run in a closed room: an empty data root, a run store of their own, two threads, no GPU unasked."""
+"""Tests run in a closed room: data root, run store and settings of their own, few threads, no GPU unasked."""
 
 import os
 import shutil
@@ -39,7 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("runs", "data"):
         os.environ[f"FEDREPRO_{name.upper()}"] = str(Path(room, name))
         Path(room, name).mkdir()
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    side_by_side = bool(getattr(config.option, "numprocesses", None))  # workers inherit what is set here
+    os.environ.setdefault("OMP_NUM_THREADS", "1" if side_by_side else "2")
     if not _wants_gpu(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from fedrepro import plots
 from fedrepro.plots.frames import by_cell, scale_of
-from fedrepro.plots.style import PAPER, contrast, ink, spread
+from fedrepro.plots.style import PAPER, SIX, TEN, contrast, ink, spread
 
 METHODS = ["FedAvg", "1-Ensemble", "v-Distillation", "FedBE w/o SWA", "FedBE"]
 
@@ -89,8 +89,14 @@ def test_every_method_has_its_own_colour_marker_and_line() -> None:
     )
     assert len({look.colour for look in looks}) == len(looks)
     assert len({look.marker for look in looks}) == len(looks)
-    six = {to_hex(colour) for colour in mpl.color_sequences["petroff6"]}
-    assert {plots.LOOKS[method].colour for method in [*METHODS, "Centralized"]} == six
+    assert {plots.LOOKS[method].colour for method in [*METHODS, "Centralized"]} == set(SIX)
+
+
+@pytest.mark.parametrize(("name", "colours"), [("petroff6", SIX), ("petroff10", TEN)])
+def test_the_colours_are_those_that_newer_matplotlib_knows_by_name(name: str, colours: tuple[str, ...]) -> None:
+    if name not in mpl.color_sequences:
+        pytest.skip(f"matplotlib {mpl.__version__} does not know {name}")
+    assert [to_hex(colour) for colour in mpl.color_sequences[name]] == list(colours)
 
 
 def test_unknown_method_is_an_error_unless_a_look_is_given() -> None:
