@@ -239,7 +239,8 @@ def test_methods_draws_ours_over_open_markers_of_the_paper() -> None:
     assert len(paper) == len(METHODS)
     assert [line.get_marker() for line in ours] == [plots.LOOKS["FedBE"].marker]
     assert ours[0].get_zorder() > paper[-1].get_zorder()
-    assert ours[0].get_xdata() == pytest.approx(paper[-1].get_xdata())  # the same place, so that a match is seen
+    # The same place, so that a match is seen.
+    assert np.asarray(ours[0].get_xdata()) == pytest.approx(np.asarray(paper[-1].get_xdata()))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [*METHODS, "paper\nmean ± std of 5 runs", "this run (smoke)\n1 run"]
 
