@@ -1,6 +1,6 @@
 """Print the lowest version that pyproject.toml admits of each package, as constraints for pip.
 
-python .ci/lowest.py [EXTRA] > lowest.txt; pip install -e '.[EXTRA]' -c lowest.txt
+`python .ci/lowest.py [EXTRA]`; `make minimum` installs them and runs the tests.
 """
 
 import re

@@ -32,6 +32,15 @@ def _wants_gpu(config: pytest.Config) -> bool:
     return "gpu" in expression and "not gpu" not in expression
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let plain `pytest` use up to four cores where there is xdist; not with files, `-n`, `--pdb`, `-m gpu`."""
+    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    free = config.getoption("numprocesses", 1) is None and "PYTEST_XDIST_WORKER" not in os.environ
+    if whole and free and not config.getoption("usepdb") and not _wants_gpu(config):
+        config.option.numprocesses, config.option.dist = min(4, os.cpu_count() or 1), "loadfile"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Set the environment before anything imports torch; kernels inherit it."""
     room = tempfile.mkdtemp(prefix="fedrepro-tests-")
