@@ -45,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the environment before anything imports torch; kernels inherit it."""
     room = tempfile.mkdtemp(prefix="fedrepro-tests-")
     config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
+    for name in [name for name in os.environ if name.startswith(("FEDREPRO_", "GIT_"))]:
+        del os.environ[name]  # of the user, or of a git hook that runs the tests
+    Path(room, "matplotlibrc").touch()
+    os.environ["MATPLOTLIBRC"] = str(Path(room, "matplotlibrc"))
+    os.environ["IPYTHONDIR"] = os.environ["JUPYTER_CONFIG_DIR"] = str(Path(room, "jupyter"))
     for name in ("runs", "data"):
         os.environ[f"FEDREPRO_{name.upper()}"] = str(Path(room, name))
         Path(room, name).mkdir()
