@@ -4,22 +4,31 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help reproduce test lab notebooks clean
+.PHONY: help reproduce test minimum lab notebooks clean
 .DEFAULT_GOAL := help
 
+help: export LISTED = $(MAKEFILE_LIST)
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' < "$${LISTED# }"
 
 reproduce: .venv/.notebooks  ## run every notebook and write tables and figures to results/
 	$(BIN)/fedrepro reproduce $(ARGS)
 
+# README.md lists the same commands, for those without make.
 test: .venv/.test  ## format, lint, types, tests of the library, then every notebook against its stored outputs
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:nbval -n 2 --dist loadfile tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-sanitize-with tests/nbval.cfg \
-		--nbval-cell-timeout 300 notebooks
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest -p no:nbval -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300 notebooks
+
+# An environment of its own, .minimum, anew each time: Linux, about 3 GB to download.
+minimum:  ## tests of the library under the lowest versions that pyproject.toml admits
+	rm -rf .minimum
+	"$(PYTHON)" -m venv .minimum
+	.minimum/bin/python .ci/lowest.py test > .minimum/lowest.txt
+	.minimum/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c .minimum/lowest.txt
+	.minimum/bin/python -m pytest -p no:nbval -n 2 --dist loadfile tests
 
 lab: .venv/.notebooks  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks
@@ -27,12 +36,12 @@ lab: .venv/.notebooks  ## open the notebooks in JupyterLab
 # The same closed room as in the tests (tests/conftest.py), so that the tests find the same outputs.
 notebooks: .venv/.notebooks  ## run every notebook with its default parameters and store its outputs in it
 	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && mkdir "$$room/runs" "$$room/data" && \
-	find notebooks -name '*.ipynb' -not -path '*/.*' | sort | \
+	find notebooks -name '*.ipynb' -not -path '*/.*' -print0 | sort -z | \
 	FEDREPRO_RUNS="$$room/runs" FEDREPRO_DATA="$$room/data" CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2 \
-	xargs $(BIN)/python -m fedrepro.notebooks.batch
+	xargs -0 $(BIN)/python -m fedrepro.notebooks.batch
 
-clean:  ## remove the environment and the caches; runs/, data/ and results/ stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+clean:  ## remove the environments and the caches; runs/, data/ and results/ stay
+	rm -rf .venv .minimum .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""Tests run in a closed room: an empty data root, a run store of their own, two threads, no GPU unasked."""
+"""Tests run in a closed room: data root, run store and settings of their own, few threads, no GPU unasked."""
 
 import os
 import shutil
@@ -32,14 +32,29 @@ def _wants_gpu(config: pytest.Config) -> bool:
     return "gpu" in expression and "not gpu" not in expression
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let plain `pytest` use up to four cores where there is xdist; not with files, `-n`, `--pdb`, `-m gpu`."""
+    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    free = config.getoption("numprocesses", 1) is None and "PYTEST_XDIST_WORKER" not in os.environ
+    if whole and free and not config.getoption("usepdb") and not _wants_gpu(config):
+        config.option.numprocesses, config.option.dist = min(4, os.cpu_count() or 1), "loadfile"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Set the environment before anything imports torch; kernels inherit it."""
     room = tempfile.mkdtemp(prefix="fedrepro-tests-")
     config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
+    for name in [name for name in os.environ if name.startswith(("FEDREPRO_", "GIT_"))]:
+        del os.environ[name]  # of the user, or of a git hook that runs the tests
+    Path(room, "matplotlibrc").touch()
+    os.environ["MATPLOTLIBRC"] = str(Path(room, "matplotlibrc"))
+    os.environ["IPYTHONDIR"] = os.environ["JUPYTER_CONFIG_DIR"] = str(Path(room, "jupyter"))
     for name in ("runs", "data"):
         os.environ[f"FEDREPRO_{name.upper()}"] = str(Path(room, name))
         Path(room, name).mkdir()
-    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    side_by_side = bool(getattr(config.option, "numprocesses", None))  # workers inherit what is set here
+    os.environ.setdefault("OMP_NUM_THREADS", "1" if side_by_side else "2")
     if not _wants_gpu(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

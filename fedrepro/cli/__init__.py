@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedrepro: {error}", file=sys.stderr)
         return 2
     except ImportError as error:
-        print(f"fedrepro: {error}; notebooks need pip install 'fedrepro[notebooks]'", file=sys.stderr)
+        print(f"fedrepro: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fedrepro: interrupted; finished rounds are kept, the same command goes on", file=sys.stderr)

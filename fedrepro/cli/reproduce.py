@@ -6,13 +6,14 @@ import sys
 import torch
 
 from fedrepro.cli.runs import named, play, tell, write
-from fedrepro.core import paths
+from fedrepro.core import extras, paths
 from fedrepro.runs.machine import choose_device
 
 
 def reproduce(options: argparse.Namespace) -> int:
     """Play the runs of items, execute their notebooks and write the report."""
-    from fedrepro.notebooks import batch  # what is not installed is told before anything is played
+    extras.need("fedrepro reproduce", *extras.NOTEBOOKS)  # told before anything is played
+    from fedrepro.notebooks import batch
     from fedrepro.report.report import write_report
 
     items = named(options.items)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from fedrepro.core.extras import need
 from fedrepro.core.names import nearest
 from fedrepro.models.trial import seeded
 
@@ -20,10 +21,9 @@ _SINGLE: Mapping[str, Mapping[str, bool]] = {
 
 
 def _timm(name: str, classes: int) -> nn.Module:
-    try:
-        import timm
-    except ImportError as error:
-        raise ValueError(f"timm/{name} needs the package timm: pip install timm") from error
+    need(f"timm/{name}", "timm")
+    import timm
+
     if name not in (known := timm.list_models()):
         raise ValueError(f"unknown network 'timm/{name}'{nearest(name, known)} in timm.list_models()")
     return timm.create_model(name, pretrained=False, num_classes=classes)

@@ -23,6 +23,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from fedrepro.core.extras import NOTEBOOKS, need
 from fedrepro.notebooks.notebook import check, conclude, dump, last_lines, own_up, tidy
 from fedrepro.notebooks.notebook import parameters_of as parameters_of
 
@@ -81,12 +82,14 @@ def execute_all(jobs: Sequence[Job], *, workers: int = 1, progress: bool = True)
     """Run notebooks, `workers` at a time, and return their results in the order of the jobs.
 
     Raises:
-        ValueError: before anything runs, on the parameters of any job or on two jobs with the same output.
+        ValueError: before anything runs, on the parameters of any job, on two jobs with the same output, or on
+            packages that are not installed.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     if twice := {str(job.output) for job in jobs if sum(job.output == other.output for other in jobs) > 1}:
         raise ValueError(f"every job needs an output of its own, got {', '.join(sorted(twice))} twice")
+    need("a notebook as a job", *NOTEBOOKS)
     for job in jobs:
         check(job.notebook, job.parameters)
         if not 0 < job.timeout < float("inf"):

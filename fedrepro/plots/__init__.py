@@ -1,6 +1,6 @@
 """Figures: plain data in, a matplotlib figure out, without pyplot and its global state.
 
-The only package of the library that imports matplotlib and seaborn (`pip install fedrepro[notebooks]`).
+The only package of the library that imports matplotlib and seaborn (`pip install -e '.[notebooks]'`).
 """
 
 from fedrepro.plots.curves import rounds, seeds

@@ -21,8 +21,12 @@ from fedrepro.plots.frames import ordered
 P = ParamSpec("P")
 LineStyle = str | tuple[int, tuple[float, ...]]
 
-SIX = [to_hex(colour) for colour in mpl.color_sequences["petroff6"]]  # blue, orange, red, mauve, grey, violet
-TEN = [to_hex(colour) for colour in mpl.color_sequences["petroff10"]]
+# M. A. Petroff's sequences of six and ten colours. Newer matplotlib knows them by name; here any does.
+SIX = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")  # blue, orange, red, mauve, grey, violet
+TEN = (
+    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
+)
 INK, QUIET, PALE, PAPER = "#222222", "#5f6368", "#e7e8ea", "#8a8d93"
 
 
@@ -34,7 +38,7 @@ class Look(NamedTuple):
     line: LineStyle
 
 
-# The order is the order in legends. The six methods of FedBE's tables have the six colours of petroff6, which
+# The order is the order in legends. The six methods of FedBE's tables have the six colours of `SIX`, which
 # stay apart under the common colour-vision deficiencies; markers and lines differ as well, so that no figure
 # relies on colour alone.
 LOOKS: Mapping[str, Look] = MappingProxyType(

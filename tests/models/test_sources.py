@@ -96,7 +96,8 @@ class TestSources:
 
     def test_without_timm(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "timm", None)
-        with pytest.raises(ValueError, match="timm/resnet18 needs the package timm: pip install timm"):
+        told = r"^timm/resnet18 needs timm, .*: pip install -e '\.\[notebooks\]'$"
+        with pytest.raises(ValueError, match=told):
             build("timm/resnet18", classes=2)
 
     @pytest.mark.parametrize("name", ["torchvision/googlenet", "torchvision/mnasnet0_5"])

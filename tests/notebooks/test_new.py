@@ -128,7 +128,6 @@ def test_overwrites_nothing(tmp_path: Path, folder: Path) -> None:
     assert not (folder / "settings.toml").exists()
 
 
-@pytest.mark.slow
 def test_the_notebook_runs_once_its_entry_is_filled_in(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "fedrepro", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "fedrepro" / "papers" / "fedxyz"

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from fedrepro import plots
 from fedrepro.plots.frames import by_cell, scale_of
-from fedrepro.plots.style import PAPER, contrast, ink, spread
+from fedrepro.plots.style import PAPER, SIX, TEN, contrast, ink, spread
 
 METHODS = ["FedAvg", "1-Ensemble", "v-Distillation", "FedBE w/o SWA", "FedBE"]
 
@@ -89,8 +89,14 @@ def test_every_method_has_its_own_colour_marker_and_line() -> None:
     )
     assert len({look.colour for look in looks}) == len(looks)
     assert len({look.marker for look in looks}) == len(looks)
-    six = {to_hex(colour) for colour in mpl.color_sequences["petroff6"]}
-    assert {plots.LOOKS[method].colour for method in [*METHODS, "Centralized"]} == six
+    assert {plots.LOOKS[method].colour for method in [*METHODS, "Centralized"]} == set(SIX)
+
+
+@pytest.mark.parametrize(("name", "colours"), [("petroff6", SIX), ("petroff10", TEN)])
+def test_the_colours_are_those_that_newer_matplotlib_knows_by_name(name: str, colours: tuple[str, ...]) -> None:
+    if name not in mpl.color_sequences:
+        pytest.skip(f"matplotlib {mpl.__version__} does not know {name}")
+    assert [to_hex(colour) for colour in mpl.color_sequences[name]] == list(colours)
 
 
 def test_unknown_method_is_an_error_unless_a_look_is_given() -> None:
@@ -233,7 +239,8 @@ def test_methods_draws_ours_over_open_markers_of_the_paper() -> None:
     assert len(paper) == len(METHODS)
     assert [line.get_marker() for line in ours] == [plots.LOOKS["FedBE"].marker]
     assert ours[0].get_zorder() > paper[-1].get_zorder()
-    assert ours[0].get_xdata() == pytest.approx(paper[-1].get_xdata())  # the same place, so that a match is seen
+    # The same place, so that a match is seen.
+    assert np.asarray(ours[0].get_xdata()) == pytest.approx(np.asarray(paper[-1].get_xdata()))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [*METHODS, "paper\nmean ± std of 5 runs", "this run (smoke)\n1 run"]
 

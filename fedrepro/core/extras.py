@@ -1,0 +1,23 @@
+"""The optional packages: what is not installed is told before any work, with the command that installs it."""
+
+from importlib.util import find_spec
+
+NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "psutil", "matplotlib", "seaborn")  # what executing them needs
+REMEDY = "in the repository's folder: pip install -e '.[notebooks]'"
+
+
+def need(purpose: str, *packages: str) -> None:
+    """Look for packages without importing them.
+
+    Raises:
+        ValueError: naming what is not installed, and the remedy.
+    """
+    if lacking := [name for name in packages if not _found(name)]:
+        raise ValueError(f"{purpose} needs {', '.join(lacking)}, not installed here; {REMEDY}")
+
+
+def _found(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # whoever forbids an import
+        return False
