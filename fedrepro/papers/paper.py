@@ -1,7 +1,7 @@
 """What a paper is: its values, items and rules, and the cells that follow from them at a scale."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,24 @@ class Preset:
     values: Mapping[str, Any]
     paper: str
     code: str
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A choice that is no setting, since the library makes it always the same way, and that the paper leaves open.
+
+    name, value, reason: what it is about, what is done here, and why or what the paper does say.
+    where: settings of the cells that it is about; all cells where there are none.
+    """
+
+    name: str
+    value: str
+    reason: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self, setting: Setting) -> bool:
+        """Say whether a run of this setting rests on it."""
+        return all(getattr(setting, name) in _any_of(wanted) for name, wanted in self.where.items())
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's data; `not_built` gives the reason for each item that the paper prints and that is not here."""
+    """One paper's data.
+
+    not_built: the reason for each item that the paper prints and that is not here.
+    assumptions: what was assumed beside the values of settings.
+    """
 
     name: str
     title: str
@@ -117,6 +139,7 @@ class Paper:
     items: Mapping[str, Item]
     reported: pd.DataFrame
     not_built: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
 
     def preset(self, name: str) -> dict[str, Any]:
         """Return the settings of a preset, to be given to `Setting.with_`.
@@ -168,7 +191,8 @@ class Paper:
         """Tell of every value of an item at paper scale what it is and where it comes from.
 
         A rule that says `stated` or `assumed` speaks for the values that it sets: for all of the item if it
-        applies to every cell, else for the cells with its labels, which are then named.
+        applies to every cell, else for the cells with its labels, which are then named. What was assumed beside
+        settings follows, with its text as its value.
 
         Returns:
             Columns name, value (all that occur), kind ("stated", "assumed", or both where that differs from cell
@@ -190,6 +214,8 @@ class Paper:
         values = [cell.setting.asdict() for cell in cells]
         used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}
         rows = [(name, used[name], *source) for name, source in found.items()]
+        beside = (one for one in self.assumptions if any(one.about(cell.setting) for cell in cells))
+        rows += [(one.name, [one.value], "assumed", one.reason) for one in beside]
         return pd.DataFrame(rows, columns=["name", "value", "kind", "source"])
 
     def _rules(self, item: Item) -> list[Rule]:
@@ -210,6 +236,10 @@ class Paper:
 def any_of(wanted: str | Iterable[str]) -> tuple[str, ...]:
     """Return the labels that a rule names on an axis: one, or any of a list."""
     return (wanted,) if isinstance(wanted, str) else tuple(wanted)
+
+
+def _any_of(wanted: Any) -> Sequence[Any]:
+    return wanted if isinstance(wanted, list) else [wanted]
 
 
 def _applies(rule: Rule, facts: Mapping[str, str]) -> bool:
