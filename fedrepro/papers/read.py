@@ -77,7 +77,7 @@ def _preset(name: str, entry: Mapping[str, Any], every: Mapping[str, Any]) -> Pr
 
 
 def _assumption(name: str, entry: Mapping[str, Any]) -> Assumption:
-    """Read what is assumed beside the settings: `value`, `assumed` (why) and the settings `where` it plays a part."""
+    """Read what is assumed beside settings: its `value`, why (`assumed`), and `where`, the settings it is about."""
     where = entry.get("where", {})
     for key in entry:
         pick("key of an assumption", key, dict.fromkeys(("value", "assumed", "where")))
