@@ -164,7 +164,20 @@ def test_table_1_has_all_cells(scale: str, networks: list[str]) -> None:
 
 def test_table_1_is_smaller_in_short() -> None:
     found = names(cells("table1_methods", "short"))
-    assert found == [(f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]]
+    assert found == [
+        *((f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]),
+        ("Step/1-Ensemble", "ConvNet"),
+        *((f"Dirichlet/{method}", "ConvNet") for method in METHODS),
+        ("Centralized/SGD", "ConvNet"),
+    ]
+
+
+def test_seeds() -> None:
+    found = {name: dict(item.seeds) for name, item in FEDBE.items.items()}
+    assert found.pop("table1_methods") == {"smoke": 1, "short": 5, "paper": 5}
+    for toy in ("figure1_simplex", "figure8_confidence"):
+        assert found.pop(toy) == {"smoke": 5, "short": 20, "paper": 20}
+    assert all(seeds == {"smoke": 1, "short": 3, "paper": 5} for seeds in found.values())
 
 
 @pytest.mark.parametrize("scale", SCALES)
