@@ -78,6 +78,7 @@ class Item:
     read: what the readings of its cells have in common, as for `Reading.of`.
     batch: whether runs of the store stand behind it; a toy figure computes everything in its notebook.
     not_built: rows that the paper prints and that have no cell here, each with the reason.
+    baselines: for rows that change one thing, the row with which each is to be compared, in the same column.
     """
 
     paper: str
@@ -95,6 +96,7 @@ class Item:
     batch: bool
     read: Mapping[str, Any] = field(default_factory=dict)
     not_built: Mapping[str, str] = field(default_factory=dict)
+    baselines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -77,7 +77,7 @@ def _preset(name: str, entry: Mapping[str, Any], every: Mapping[str, Any]) -> Pr
 
 
 def _assumption(name: str, entry: Mapping[str, Any]) -> Assumption:
-    """Read what is assumed beside settings: its `value`, why (`assumed`), and `where`, the settings it is about."""
+    """Read what is assumed beside settings: its `value`, why (`assumed`), and the settings `where` it is so."""
     where = entry.get("where", {})
     for key in entry:
         pick("key of an assumption", key, dict.fromkeys(("value", "assumed", "where")))
@@ -116,6 +116,7 @@ def _item(name: str, key: str, entry: Mapping[str, Any], presets: Mapping[str, P
         batch=entry.get("batch", True),
         read=entry.get("read", {}),
         not_built=entry.get("not_built", {}),
+        baselines=entry.get("baselines", {}),
     )
     try:
         _filled_in(key, entry, TEXTS)

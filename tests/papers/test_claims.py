@@ -363,10 +363,10 @@ def test_the_toy_s_claims_are_checked_on_its_records(fedbe: tuple[Claim, ...]) -
     made: dict[Key, float] = {}
     for item in ("figure1_simplex", "figure8_confidence"):
         table = pd.read_csv(FIGURES / item / "paper.csv")
-        means = table.groupby(["row", "column"])["result"].mean()
-        made |= {(item, str(row), str(column)): mean for (row, column), mean in means.items()}  # type: ignore[misc]
-    toy = [c for c in fedbe if c.item in ("figure1_simplex", "figure8_confidence") and c.kind != "figure"]
-    assert {claim.id: check(claim, made).status for claim in toy} == {
+        means = table.groupby(["row", "column"], as_index=False)["result"].mean()
+        made |= {(item, line["row"], line["column"]): line["result"] for line in means.to_dict("records")}
+    about = [c for c in fedbe if c.item in ("figure1_simplex", "figure8_confidence") and c.kind != "figure"]
+    assert {claim.id: check(claim, made).status for claim in about} == {
         "toy-ensemble-above-fedavg": "holds",
         "toy-best-sample-is-not-the-average": "holds",
         "toy-samples-above-clients": "holds",
