@@ -43,7 +43,7 @@ def test_an_assumption_is_about_cells_with_all_of_its_settings() -> None:
         ('crops = { value = "black", stated = "x" }', "unknown key of an assumption 'stated'"),
         (
             'crops = { value = " ", assumed = "x" }',
-            "the value of the assumption 'crops' must be filled in, got ' '",
+            "the value of the assumption 'crops' must be filled in",
         ),
         ('crops = { value = "black" }', "the assumed of the assumption 'crops' must be filled in"),
         (f"crops = {{ {GOOD}, where = {{ clint = 1 }} }}", "unknown setting 'clint'"),
