@@ -311,7 +311,7 @@ def test_records_are_written_when_asked(call: Call, tmp_path: Path) -> None:
     assert answer.code == 1  # one failed, the other is recorded all the same
     table = record.read(tmp_path / "figures", TABLE, "smoke")
     assert list(zip(table["row"], table["column"], table["seed"])) == [("Step/FedAvg", "ConvNet", 0)]
-    assert answer.out.count("wrote ") == 3
+    assert answer.out.count("wrote ") == 4
     before = {path: path.read_bytes() for path in (tmp_path / "figures").rglob("*.*")}
     call("run", TABLE, *GOOD, "--record")
     call("run", TABLE, *BAD, "--record")

@@ -18,7 +18,7 @@ from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
-from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.combine import combination
 from fedrepro.stages.posterior import posterior
 from fedrepro.stages.round import Round
 
@@ -42,7 +42,7 @@ def posterior_seconds(setting: Setting, federation: Federation, *, repeats: int 
     clients = start.take([0] * setting.clients)
     clients.params.add_(torch.randn_like(clients.params), alpha=0.01)
     shares = torch.full((1, setting.clients), 1 / setting.clients, dtype=torch.float64)
-    begun = Round.begin(State(0, start), federation, mean_of_probabilities(setting))
+    begun = Round.begin(State(0, start), federation, combination(setting))
     ends = replace(begun, start=start.take([0] * setting.clients), clients=clients, shares=shares)
     draw, device = posterior(setting), federation.device.type
     _, *found = repeated(

@@ -38,6 +38,8 @@ def among(*names: str) -> Range:
 
 ANY = Range("anything", lambda value: True)
 SHARE = Range("in (0, 1]", lambda value: 0 < value <= 1)
+# Of a Dirichlet distribution: far outside, its draws are zero or all of one, whatever is asked for.
+CONCENTRATION = Range("in [1e-06, 1e+12]", lambda value: 1e-6 <= value <= 1e12)
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
 

@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrepro.data.dirichlet import dirichlet_counts
+
 Index = NDArray[np.int64]
 Labels = NDArray[np.integer]
-
-_BATCH_SCALARS = 1_000_000  # Dirichlet proportions drawn at once: 8 MB, a tenth of a second
 
 
 def _checked(labels: Labels, clients: int = 1) -> tuple[Index, Index]:
@@ -209,7 +209,8 @@ def classwise(
     Args:
         labels: class of each image, integers [N].
         clients: number of clients S.
-        partition_alpha: concentration, > 0; small values give each class to few clients.
+        partition_alpha: concentration, in the range of `CONCENTRATION`; small values give each class to few
+            clients.
         min_size: images that the smallest client must hold, >= 0; the text of FedBE states none, its code 10.
         balance: the rule of FedBE's and FedMA's released code: a client that holds N / S images already gets
             nothing of the classes still to come, and the proportions of the others are scaled up.
@@ -223,48 +224,58 @@ def classwise(
         ValueError: if no draw of `max_draws` reaches `min_size`.
     """
     labels, available = _checked(labels, clients)
-    if not 0 < partition_alpha < np.inf:
-        raise ValueError(f"partition_alpha must be positive and finite, got {partition_alpha}")
-    if min_size < 0 or max_draws < 1:
-        raise ValueError(f"min_size must be >= 0 and max_draws >= 1, got {min_size} and {max_draws}")
-    if min_size * clients > labels.size:
-        raise ValueError(f"min_size * clients must be <= {labels.size} images, got {min_size} * {clients}")
-    limit = max(1, _BATCH_SCALARS // (available.size * clients))
-    drawn, batch = 0, 1
-    while drawn < max_draws:
-        batch = min(batch, limit, max_draws - drawn)
-        counts = _dirichlet_counts(available, clients, partition_alpha, balance, batch, rng)
-        good = np.flatnonzero(counts.sum(axis=2).min(axis=1) >= min_size)
-        if good.size:
-            return _deal(labels, counts[good[0]], rng)
-        drawn += batch
-        batch *= 4  # the first draw nearly always does; the batches grow only where it does not
-    raise ValueError(
-        f"no partition in {max_draws} draws gave every client {min_size} images (partition_alpha"
-        f" {partition_alpha}, {clients} clients, {labels.size} images): raise partition_alpha or max_draws,"
-        " or lower min_size or clients"
+    counts = dirichlet_counts(
+        available,
+        clients=clients,
+        partition_alpha=partition_alpha,
+        min_size=min_size,
+        full=labels.size / clients if balance else np.inf,
+        rng=rng,
+        max_draws=max_draws,
     )
+    return _deal(labels, counts, rng)
 
 
-def _dirichlet_counts(
-    available: Index, clients: int, alpha: float, balance: bool, draws: int, rng: np.random.Generator
-) -> Index:
-    """Draw the images of each client and class D times, int64 [D, S, C]; an impossible draw is all -1."""
-    proportions = rng.dirichlet(np.full(clients, alpha), size=(draws, available.size))  # [D, C, S]
-    counts = np.zeros((draws, clients, available.size), dtype=np.int64)
-    possible = np.ones(draws, dtype=np.bool_)
-    for c, images in enumerate(available):
-        shares = proportions[:, c]
-        if balance:
-            shares = shares * (counts.sum(axis=2) < available.sum() / clients)
-        upto = np.cumsum(shares, axis=1)
-        total = upto[:, -1:]
-        possible &= total[:, 0] > 0  # all of the mass may lie on full clients when alpha is tiny
-        # Dividing makes the last cut n_c exactly, so rounding gives no image to a client without a share.
-        cuts = np.floor(upto / np.where(total > 0, total, 1.0) * images).astype(np.int64)
-        counts[:, :, c] = np.diff(cuts, axis=1, prepend=0)
-    counts[~possible] = -1
-    return counts
+def classwise_with_least(
+    labels: Labels,
+    *,
+    clients: int,
+    partition_alpha: float,
+    least: int = 2,
+    full: float,
+    min_size: int = 10,
+    rng: np.random.Generator,
+    max_draws: int = 50_000,
+) -> list[Index]:
+    """Partition each class in Dirichlet proportions as FedBE's released code does: no client lacks a class.
+
+    A few images of each class are set aside for each client first, the others shared out as by `classwise`.
+
+    Args:
+        labels, clients, partition_alpha, rng, max_draws: see `classwise`; the code's concentration is 0.1.
+        least: images of each class that are set aside for each client, >= 0; 2 in the code.
+        full: drawn images of a client that gets no more; in the code all training images, the server's too, / S.
+        min_size: images that the smallest client must hold without those set aside, >= 0; 10 in the code.
+
+    Returns, Raises:
+        As `classwise`; also a ValueError if a class has too few images to set aside.
+    """
+    labels, available = _checked(labels, clients)
+    if least < 0 or available.min() < clients * least:
+        raise ValueError(
+            f"class {available.argmin()} needs {clients * least} images ({least} for each of {clients} clients),"
+            f" got {available.min()}"
+        )
+    counts = dirichlet_counts(
+        available - clients * least,
+        clients=clients,
+        partition_alpha=partition_alpha,
+        min_size=min_size,
+        full=full,
+        rng=rng,
+        max_draws=max_draws,
+    )
+    return _deal(labels, counts + least, rng)
 
 
 def iid(labels: Labels | int, *, clients: int, rng: np.random.Generator) -> list[Index]:

@@ -13,7 +13,7 @@ import torch
 
 from fedrepro.core.names import pick
 from fedrepro.core.rng import numpy_generator
-from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, declare
+from fedrepro.core.setting import CONCENTRATION, REQUIRED, Option, Setting, at_least, declare
 from fedrepro.data import partition
 from fedrepro.data.data import Data, spec_of
 from fedrepro.data.partition import Index, Labels
@@ -63,7 +63,9 @@ declare(
         example="iid",
         formerly={"step_fedbe_official": "step_official"},
     ),
-    partition_alpha=Option("concentration of the Dirichlet partition", neutral=0.1, example=0.3, must=above(0)),
+    partition_alpha=Option(
+        "concentration of the Dirichlet partition", neutral=0.1, example=0.3, must=CONCENTRATION
+    ),
     major_classes=Option(
         "Step: classes of a client with many images",
         neutral=2,
@@ -113,6 +115,17 @@ def dirichlet(setting: Setting, labels: Labels, rng: np.random.Generator) -> lis
     return partition.classwise(labels, clients=setting.clients, partition_alpha=setting.partition_alpha, rng=rng)
 
 
+def dirichlet_fedbe_official(setting: Setting, labels: Labels, rng: np.random.Generator) -> list[Index]:
+    """Dirichlet proportions with two images of each class for each client, and a limit (FedBE's released code)."""
+    return partition.classwise_with_least(
+        labels,
+        clients=setting.clients,
+        partition_alpha=setting.partition_alpha,
+        full=(len(labels) + setting.public_images) / setting.clients,
+        rng=rng,
+    )
+
+
 def iid(setting: Setting, labels: Labels, rng: np.random.Generator) -> list[Index]:
     """Equal parts at random."""
     return partition.iid(labels, clients=setting.clients, rng=rng)
@@ -129,7 +142,10 @@ def swiss_roll_own(setting: Setting, labels: Labels, rng: np.random.Generator) -
 
 
 PARTITIONS: dict[str, Partition] = {
-    **{made.__name__: made for made in (step, step_fedbe_official, dirichlet, iid, central)},
+    **{
+        made.__name__: made
+        for made in (step, step_fedbe_official, dirichlet, dirichlet_fedbe_official, iid, central)
+    },
     "swiss_roll": swiss_roll_own,
 }
 

@@ -7,7 +7,7 @@ Shapes: S clients of the round, T steps, B batch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -179,3 +179,26 @@ def share_out(steps: list[int], lanes: int) -> list[list[int]]:
         queues[place].append(member)
         load[place] += steps[member]
     return queues
+
+
+def epochs_in_line(plan: BatchPlan, epochs: Sequence[int]) -> BatchPlan:
+    """Return a plan in which all members begin their n-th epoch at the same step, those with fewer steps waiting.
+
+    Args:
+        plan: as `batch_plan` makes it: each member takes its own steps one after the other.
+        epochs: S numbers of passes, >= 1.
+
+    Returns:
+        The same batches for each member in the same order, in max(epochs) parts of equally many steps, of which
+        each member takes the first ones; the others are masked.
+    """
+    taken = plan.mask.any(2).sum(1)  # [S]
+    own = taken // torch.tensor(epochs)  # steps of an epoch
+    longest = int(own.max())
+    number = torch.arange(longest * max(epochs))
+    epoch, place = number // longest, number % longest
+    steps = (epoch * own[:, None] + place).clamp_max(len(plan) - 1)  # [S, T]
+    real = (place < own[:, None]) & (epoch < torch.tensor(epochs)[:, None])
+    member = torch.arange(len(own))[:, None]
+    moved = plan.changed(lambda part: part[member, steps], plan.noise[member, steps])
+    return replace(moved, mask=moved.mask & real[..., None])

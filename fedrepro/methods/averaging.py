@@ -2,7 +2,7 @@
 
 from fedrepro.core.setting import Setting
 from fedrepro.methods.compose import Method, compose, method
-from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.combine import combination
 from fedrepro.stages.distill import Keep
 from fedrepro.stages.plan import sample
 from fedrepro.stages.round import Server, Train
@@ -43,6 +43,6 @@ def _averaging(setting: Setting, *, train: Train, server: Server) -> Method:
         weigh=shares(setting),
         server=server,
         teach=Nobody(),
-        combine=mean_of_probabilities(setting),
+        combine=combination(setting),
         distill=Keep(),
     )

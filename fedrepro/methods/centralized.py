@@ -11,7 +11,7 @@ from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.kernels.trained import Carried
 from fedrepro.methods.compose import Method, Stopwatch, method, start
-from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.combine import combination
 from fedrepro.stages.round import Participants, Round
 from fedrepro.stages.train import local_sgd
 
@@ -19,7 +19,7 @@ from fedrepro.stages.train import local_sgd
 @method
 def centralized(setting: Setting) -> Method:
     """Centralised training on all images; a round is one epoch, and momentum lives on from round to round."""
-    train, combine = local_sgd(setting), mean_of_probabilities(setting)
+    train, combine = local_sgd(setting), combination(setting)
     who = Participants((0,), (0,), (1,))
 
     def play(state: State, federation: Federation, streams: Streams) -> tuple[State, Round]:

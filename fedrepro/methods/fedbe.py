@@ -2,7 +2,7 @@
 
 from fedrepro.core.setting import Setting
 from fedrepro.methods.compose import Method, compose, method
-from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.combine import combination
 from fedrepro.stages.distill import Keep, distill_sgd, distill_swa
 from fedrepro.stages.plan import sample
 from fedrepro.stages.round import Distill, Server, Teach, Train
@@ -82,7 +82,7 @@ def _taught(
         weigh=shares(setting),
         server=server or replace(setting),
         teach=teach,
-        combine=mean_of_probabilities(setting),
+        combine=combination(setting),
         distill=distill,
         answer=answer,
     )

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTHS = (16, 32, 64)
-SHORTCUTS = ("A", "B")
+SHORTCUTS = ("A", "B", "where_shapes_change")
 NORMS = ("batch", "group")
 
 
@@ -36,7 +36,8 @@ class Block(nn.Module):
     Args:
         width_in: number of input channels.
         width: number of output channels.
-        shortcut: "A" (subsample and pad) or "B" (1x1 convolution and norm), used only if the width changes.
+        shortcut: "A" (subsample and pad) or "B" (1x1 convolution and norm), used only if the width changes; where
+            it stays, x itself is the shortcut. "where_shapes_change": "A" where the width changes, else none.
         groups: groups of GroupNorm; None means BatchNorm.
     """
 
@@ -49,7 +50,8 @@ class Block(nn.Module):
         self.norm1 = _norm(width, groups)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.norm2 = _norm(width, groups)
-        self.padding = (width - width_in) // 2 if changes and shortcut == "A" else 0
+        self.joined = changes or shortcut != "where_shapes_change"  # whether there is a shortcut at all
+        self.padding = (width - width_in) // 2 if changes and shortcut != "B" else 0
         self.projection: nn.Conv2d | None = None
         self.projection_norm: nn.Module | None = None
         if changes and shortcut == "B":
@@ -59,6 +61,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return `[N, width, H, H]` for `x` `[N, width_in, H, H]`; H halves where the width changes."""
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)), inplace=True)))
+        if not self.joined:
+            return F.relu(y, inplace=True)
         if self.padding:
             x = subsample(x, padding=self.padding)
         elif self.projection is not None and self.projection_norm is not None:
@@ -74,7 +78,8 @@ class ResNet(nn.Module):
     Args:
         classes: number of classes C, at least 1.
         depth: number of weighted layers 6n + 2: 8, 14, 20, 26, 32, ...
-        shortcut: "A" (He et al. on CIFAR; no parameters) or "B" (1x1 convolution with stride 2 and norm).
+        shortcut: "A" (He et al. on CIFAR; no parameters), "B" (1x1 convolution with stride 2 and norm), or
+            "where_shapes_change" (FedBE's released code: option A in the two blocks that widen, none elsewhere).
         norm: "batch" (He et al.) or "group".
         groups: groups of GroupNorm, a divisor of 16; to be given if and only if `norm` is "group".
 

@@ -14,7 +14,7 @@ declare(
         example="kaiming",
         must=among("xavier", "kaiming", "own"),
     ),
-    shortcut=Option('shortcuts of a ResNet, "A" or "B"', neutral="A", example="B"),
+    shortcut=Option('shortcuts of a ResNet, "A", "B" or "where_shapes_change"', neutral="A", example="B"),
     norm=Option('norm layers of a ResNet, "batch" or "group"', neutral="batch", example="group"),
     groups=Option("groups of GroupNorm", neutral=2, example=4, where={"norm": "group"}),
     extra_layers=Option(

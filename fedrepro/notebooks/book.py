@@ -29,7 +29,7 @@ from fedrepro.runs.machine import choose_device, provenance
 from fedrepro.runs.play import play_all
 from fedrepro.runs.request import Outcome, Run, merged
 from fedrepro.runs.store import Store
-from fedrepro.stages.combine import mean_of_probabilities
+from fedrepro.stages.combine import combination
 from fedrepro.stages.plan import sample
 from fedrepro.stages.round import Participants, Round
 
@@ -98,7 +98,7 @@ class Book:
     def participants(self, setting: Setting, federation: Federation, *, rounds: int) -> list[Participants]:
         """Return who takes part in the first rounds of a run with seed 0; no round is played."""
         method = self.method(setting)
-        begun = Round.begin(method.init(federation, 0), federation, mean_of_probabilities(setting))
+        begun = Round.begin(method.init(federation, 0), federation, combination(setting))
         return [sample(setting)(begun, federation, Streams(0, number)) for number in range(rounds)]
 
     def stages(self, *labels: str) -> pd.DataFrame:

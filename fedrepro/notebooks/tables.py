@@ -25,8 +25,15 @@ SOURCES = {  # of the numbers of a comparison, and what they are called in a plo
 
 
 def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str) -> pd.DataFrame:
-    """Return every value with its source (see `Paper.sources`), and what the cells of a scale have instead."""
-    here = [list(dict.fromkeys(cell.setting.asdict()[name] for cell in cells)) for name in sources["name"]]
+    """Return every value with its source (see `Paper.sources`), and what the cells of a scale have instead.
+
+    What is assumed beside settings has one value at all scales.
+    """
+    found = [cell.setting.asdict() for cell in cells]
+    here = [
+        list(dict.fromkeys(one[name] for one in found if name in one)) or values
+        for name, values in zip(sources["name"], sources["value"])
+    ]
     columns = {
         "paper": [_values(values) for values in sources["value"]],
         f"{scale} scale": [_values(values) for values in here],

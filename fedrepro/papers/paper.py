@@ -1,7 +1,7 @@
 """What a paper is: its values, items and rules, and the cells that follow from them at a scale."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,24 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """A choice that is no setting, since the library makes it always the same way, and that the paper leaves open.
+
+    name, value, reason: what it is about, what is done here, and why or what the paper does say.
+    where: settings of the cells that it is about; all cells where there are none.
+    """
+
+    name: str
+    value: str
+    reason: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self, setting: Setting) -> bool:
+        """Say whether a run of this setting rests on it."""
+        return all(getattr(setting, name) in _any_of(wanted) for name, wanted in self.where.items())
+
+
+@dataclass(frozen=True)
 class Grid:
     """Axes of labels whose combinations are cells, at the scales at which they are."""
 
@@ -63,6 +81,7 @@ class Item:
     read: what the readings of its cells have in common, as for `Reading.of`.
     batch: whether runs of the store stand behind it; a toy figure computes everything in its notebook.
     not_built: rows that the paper prints and that have no cell here, each with the reason.
+    baselines: for rows that change one thing, the row with which each is to be compared, in the same column.
     """
 
     paper: str
@@ -80,6 +99,7 @@ class Item:
     batch: bool
     read: Mapping[str, Any] = field(default_factory=dict)
     not_built: Mapping[str, str] = field(default_factory=dict)
+    baselines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -114,6 +134,7 @@ class Paper:
 
     judging: how its cells are judged, see `fedrepro.papers.judging`.
     not_built: the reason for each item that the paper prints and that is not here.
+    assumptions: what was assumed beside the values of settings.
     """
 
     name: str
@@ -124,6 +145,7 @@ class Paper:
     items: Mapping[str, Item]
     reported: pd.DataFrame
     not_built: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
     claims: tuple[Claim, ...] = ()
     judging: Mapping[str, Any] = field(default_factory=dict)
 
@@ -194,7 +216,8 @@ class Paper:
         """Tell of every value of an item at paper scale what it is and where it comes from.
 
         A rule that says `stated` or `assumed` speaks for the values that it sets: for all of the item if it
-        applies to every cell, else for the cells with its labels, which are then named.
+        applies to every cell, else for the cells with its labels, which are then named. What was assumed beside
+        settings follows, with its text as its value.
 
         Returns:
             Columns name, value (all that occur), kind ("stated", "assumed", or both where that differs from cell
@@ -216,6 +239,8 @@ class Paper:
         values = [cell.setting.asdict() for cell in cells]
         used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}
         rows = [(name, used[name], *source) for name, source in found.items()]
+        beside = (one for one in self.assumptions if any(one.about(cell.setting) for cell in cells))
+        rows += [(one.name, [one.value], "assumed", one.reason) for one in beside]
         return pd.DataFrame(rows, columns=["name", "value", "kind", "source"])
 
     def _rules(self, item: Item) -> list[Rule]:
@@ -236,6 +261,10 @@ class Paper:
 def any_of(wanted: str | Iterable[str]) -> tuple[str, ...]:
     """Return the labels that a rule names on an axis: one, or any of a list."""
     return (wanted,) if isinstance(wanted, str) else tuple(wanted)
+
+
+def _any_of(wanted: Any) -> Sequence[Any]:
+    return wanted if isinstance(wanted, list) else [wanted]
 
 
 def _applies(rule: Rule, facts: Mapping[str, str]) -> bool:

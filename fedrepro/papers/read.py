@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.core.names import pick
+from fedrepro.core.setting import Setting
 from fedrepro.papers.claims import Claim, parse_claims
 from fedrepro.papers.judging import checked
 from fedrepro.papers.metrics import metric
-from fedrepro.papers.paper import KINDS, SCALES, Gain, Grid, Item, Paper, Preset
+from fedrepro.papers.paper import KINDS, SCALES, Assumption, Gain, Grid, Item, Paper, Preset
 from fedrepro.papers.rules import rules
 
 TEXTS = ("title", "source", "claim", "row", "column")  # of an item; none may be empty
@@ -42,6 +44,7 @@ def paper(folder: Path) -> Paper:
     try:
         _filled_in("the paper", settings, ("title",))
         found = rules(settings, {}, presets)
+        assumptions = tuple(_assumption(*entry) for entry in settings.get("assumptions", {}).items())
     except ValueError as error:
         raise ValueError(f"{name}/settings.toml: {error}") from error
     reported = pd.read_csv(folder / "reported.csv", dtype={"row": str, "column": str, "note": str})
@@ -60,6 +63,7 @@ def paper(folder: Path) -> Paper:
         {key: _item(name, key, entry, presets) for key, entry in items.get("items", {}).items()},
         reported,
         items.get("not_built", {}),
+        assumptions,
         claims,
         judging,
     )
@@ -85,6 +89,19 @@ def _preset(name: str, entry: Mapping[str, Any], every: Mapping[str, Any]) -> Pr
     """Read a preset; one that `unites` others has the values of all of them."""
     values = {key: value for other in entry.get("unites", []) for key, value in every[other]["set"].items()}
     return Preset(name, values | entry.get("set", {}), entry["paper"], entry["code"])
+
+
+def _assumption(name: str, entry: Mapping[str, Any]) -> Assumption:
+    """Read what is assumed beside settings: its `value`, why (`assumed`), and the settings `where` it is so."""
+    where = entry.get("where", {})
+    for key in entry:
+        pick("key of an assumption", key, dict.fromkeys(("value", "assumed", "where")))
+    for key in where:
+        pick("setting", key, Setting.types())
+    _filled_in(f"the assumption {name!r}", entry, ("value", "assumed"))
+    if name in Setting.types():
+        raise ValueError(f"the assumption {name!r} has the name of a setting: give it under [values]")
+    return Assumption(name, entry["value"], entry["assumed"], where)
 
 
 def _grid(entry: Mapping[str, Any]) -> Grid:
@@ -114,6 +131,7 @@ def _item(name: str, key: str, entry: Mapping[str, Any], presets: Mapping[str, P
         batch=entry.get("batch", True),
         read=entry.get("read", {}),
         not_built=entry.get("not_built", {}),
+        baselines=entry.get("baselines", {}),
     )
     try:
         _filled_in(key, entry, TEXTS)

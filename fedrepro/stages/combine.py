@@ -9,25 +9,43 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedrepro.core.setting import Option, Setting, declare
+from fedrepro.core.setting import Option, Setting, above, among, declare
 from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
 from fedrepro.federation.federation import Federation
 
-declare(sharpen=Option("exponent on the ensemble's probabilities", neutral=1.0, example=2.0))
+COMBINATIONS = ("probabilities", "logits")
+declare(
+    sharpen=Option("exponent on the ensemble's probabilities", neutral=1.0, example=2.0),
+    combination=Option(
+        'what is averaged over the members of an ensemble, "probabilities" or "logits"',
+        neutral="probabilities",
+        example="logits",
+        must=among(*COMBINATIONS),
+    ),
+    member_temperature=Option(
+        "by which the logits of an ensemble's members are divided first", neutral=1.0, example=2.0, must=above(0)
+    ),
+)
 
 Combine = Callable[[Tensor], Tensor]  # logits [M, N, C] -> probabilities [N, C]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanOfProbabilities:
-    """p = (1/M) sum_m softmax(z_m), then sharpened (FedBE eq. 4 and section 5.1)."""
+    """p = (1/M) sum_m softmax(z_m / temperature), then sharpened (FedBE eq. 4 and section 5.1).
+
+    Args:
+        sharpen: exponent on the mean, > 0.
+        temperature: of each member, > 0.
+    """
 
     sharpen: float
+    temperature: float = 1.0
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Combine logits [M, N, C] into probabilities [N, C]."""
-        return sharpen(logits.softmax(-1).mean(0), self.sharpen)
+        return sharpen((logits / self.temperature).softmax(-1).mean(0), self.sharpen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +63,11 @@ class MeanOfLogits:
         return (logits.mean(0) / self.temperature).softmax(-1)
 
 
-def mean_of_probabilities(setting: Setting) -> MeanOfProbabilities:
-    """Return the mean of probabilities of a setting."""
-    return MeanOfProbabilities(sharpen=setting.sharpen)
+def combination(setting: Setting) -> MeanOfProbabilities | MeanOfLogits:
+    """Return how a setting's ensembles combine; to sharpen a mean of logits is to lower its temperature."""
+    if setting.combination == "logits":
+        return MeanOfLogits(temperature=setting.member_temperature / setting.sharpen)
+    return MeanOfProbabilities(sharpen=setting.sharpen, temperature=setting.member_temperature)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedrepro.core.names import pick
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import Option, Setting, above, at_least, declare
+from fedrepro.core.setting import CONCENTRATION, Option, Setting, at_least, declare
 from fedrepro.core.stack import Stack, mix
+from fedrepro.data.dirichlet import simplex
 from fedrepro.federation.federation import Federation
 from fedrepro.stages.round import Round, Teach
 
@@ -37,7 +38,7 @@ declare(
         neutral=1.0,
         example=2.0,
         where={"posterior": "dirichlet"},
-        must=above(0),
+        must=CONCENTRATION,
     ),
     posterior_buffers=Option(
         "BatchNorm statistics of a sample, see `Gaussian`", neutral="average", example="sample"
@@ -132,7 +133,7 @@ class Dirichlet:
 
     Args:
         samples: number of teachers M, >= 0.
-        dirichlet_alpha: concentration, > 0; FedBE's Table 8 tries 0.1, 0.5, 1 and 2.
+        dirichlet_alpha: concentration, in the range of `CONCENTRATION`; FedBE's Table 8 tries 0.1, 0.5, 1 and 2.
         buffers: "average" mixes the statistics by the clients' shares, "sample" by the sample's own gamma,
             "recalibrate" recomputes them on the public images.
         by_size: whether a client's images weigh beside its gamma (eq. 12); FedBE's released code ignores them
@@ -147,8 +148,7 @@ class Dirichlet:
     def __post_init__(self) -> None:
         """Check the ranges."""
         _check(self.samples, self.buffers)
-        if not self.dirichlet_alpha > 0:
-            raise ValueError(f"dirichlet_alpha must be > 0, got {self.dirichlet_alpha}")
+        _check_alpha(self.dirichlet_alpha)
 
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return M sampled models."""
@@ -232,25 +232,36 @@ def dirichlet_weights(gammas: Tensor, sizes: Tensor) -> Tensor:
 
     Returns:
         [M, S], rows summing to 1.
+
+    Raises:
+        ValueError: if all of a draw lies on clients of size 0.
     """
     weighted = gammas * sizes
-    return weighted / weighted.sum(1, keepdim=True)
+    total = weighted.sum(1, keepdim=True)
+    if not bool((total > 0).all()):
+        raise ValueError(
+            "a draw of the Dirichlet posterior lies on clients alone that weigh nothing in the average"
+        )
+    return weighted / total
 
 
 def dirichlet_draws(samples: int, clients: int, *, dirichlet_alpha: float, streams: Streams) -> Tensor:
     """Draw [M, S] float64 points of the simplex from Dir(alpha 1), the same on every device.
 
     Raises:
-        ValueError: unless `dirichlet_alpha` > 0.
+        ValueError: unless `dirichlet_alpha` is in the range of `CONCENTRATION`, or if a draw does not sum to 1.
     """
-    if not dirichlet_alpha > 0:
-        raise ValueError(f"dirichlet_alpha must be > 0, got {dirichlet_alpha}")
-    drawn = streams.numpy("posterior").dirichlet([dirichlet_alpha] * clients, size=samples)
-    return torch.from_numpy(drawn)
+    _check_alpha(dirichlet_alpha)
+    return torch.from_numpy(simplex(dirichlet_alpha, clients, samples, streams.numpy("posterior")))
 
 
 def _normal(shape: tuple[int, ...], like: Tensor, source: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=source, dtype=torch.float32).to(like)
+
+
+def _check_alpha(alpha: float) -> None:
+    if not CONCENTRATION.holds(alpha):
+        raise ValueError(f"dirichlet_alpha must be {CONCENTRATION.text}, got {alpha}")
 
 
 def _check(samples: int, buffers: str) -> None:

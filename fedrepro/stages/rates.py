@@ -48,6 +48,30 @@ class Decaying:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """A learning rate that shrinks by a factor from step to step, and by another after every so many of them.
+
+    Args:
+        lr: learning rate of the first step.
+        decay: factor from step to step, in (0, 1]; 1 for none.
+        every: steps after which `factor` comes in, again and again; 0 for never.
+        factor: in (0, 1]; 1-Ensemble of FedBE's released code has a tenth after every 30 epochs.
+    """
+
+    lr: float
+    decay: float = 1.0
+    every: int
+    factor: float
+
+    def steps(self, count: int) -> Tensor:
+        """Return the learning rate of each step, [T] float64."""
+        rates = Decaying(lr=self.lr, decay=self.decay).steps(count)
+        if not self.every:
+            return rates
+        return rates * self.factor ** (torch.arange(count) // self.every).double()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cosine:
     """Cosine annealing to zero: (lr / 2) (1 + cos(pi t / T)) in step t = 0 ... T - 1 (FedDF: 1e-3, 10,000 steps).
 

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedrepro.core.rng import Streams
-from fedrepro.core.setting import REQUIRED, Option, Setting, above, at_least, declare
+from fedrepro.core.setting import REQUIRED, SHARE, Option, Setting, above, among, at_least, declare
 from fedrepro.core.state import Memory
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
+from fedrepro.kernels.batches import Augment, BatchPlan, epochs_in_line
 from fedrepro.kernels.step import FREE, Proximal, Sgd, Step
 from fedrepro.kernels.trained import Carried, Trained
-from fedrepro.stages.rates import Decaying, round_factor
+from fedrepro.stages.local_batches import REPEATED
+from fedrepro.stages.local_batches import local_batches as local_batches
+from fedrepro.stages.rates import Stepped, round_factor
 from fedrepro.stages.round import Participants, Round
 
 LENGTHS = ("effective", "plain")
@@ -26,6 +28,26 @@ declare(
     client_batch=Option("images in a client's step", neutral=REQUIRED, example=5, must=at_least(1)),
     client_lr=Option("clients' learning rate in the first round", neutral=REQUIRED, example=0.02, must=above(0)),
     client_lr_decay=Option("factor on it from step to step within a round", neutral=1.0, example=0.99),
+    client_lr_decay_epochs=Option(
+        "epochs of a client in a round after which `client_lr_decay_factor` comes in, each time; 0 for never",
+        neutral=0,
+        example=1,
+        must=at_least(0),
+    ),
+    client_lr_decay_factor=Option(
+        "factor on the learning rate after every `client_lr_decay_epochs`",
+        neutral=0.1,
+        example=0.5,
+        where={"client_lr_decay_epochs": 1},
+        must=SHARE,
+    ),
+    repeated_draws=Option(
+        'whose batch orders, crops and flips are the same: "none"; "clients", of all clients of a round; '
+        '"rounds", of all rounds as well',
+        neutral="none",
+        example="rounds",
+        must=among("none", "clients", "rounds"),
+    ),
     client_momentum=Option("of the clients' SGD", neutral=0.0, example=0.8),
     client_weight_decay=Option("of the clients' SGD, on weights only", neutral=0.0, example=0.01),
     lr_schedule=Option(
@@ -72,6 +94,10 @@ class LocalSgd:
         last_batch: see `batches.batch_plan`.
         lr_decay: factor on the learning rate from step to step within a round, in (0, 1]; FedBE's Figure 5 tries
             0.99, all else has 1.
+        decay_epochs: passes over its own images after which a client's learning rate is multiplied by
+            `decay_factor`, again and again; 0 for never. FedBE's released code: 30, for 1-Ensemble only.
+        decay_factor: in (0, 1]; 0.1 in the code.
+        repeated: a name of `REPEATED`; which clients' and rounds' draws begin from one state of the generator.
         proximal: FedProx's pull towards the model sent out.
         diverged: what a client's loss that is not finite means: "fail" ends the run, "keep" leaves it to later
             stages, which find it in `round.finite`.
@@ -88,6 +114,9 @@ class LocalSgd:
     augment: Augment
     last_batch: str = "merge"
     lr_decay: float = 1.0
+    decay_epochs: int = 0
+    decay_factor: float = 0.1
+    repeated: str = "none"
     proximal: Proximal = FREE
     diverged: str = "fail"
 
@@ -95,6 +124,13 @@ class LocalSgd:
         """Check the range and the option."""
         if not 0 < self.lr_decay <= 1:
             raise ValueError(f"lr_decay must be in (0, 1], got {self.lr_decay}")
+        if self.decay_epochs < 0 or not 0 < self.decay_factor <= 1:
+            raise ValueError(
+                "decay_epochs must be >= 0 and decay_factor in (0, 1], got"
+                f" {self.decay_epochs} and {self.decay_factor}"
+            )
+        if self.repeated not in REPEATED:
+            raise ValueError(f"repeated must be one of {REPEATED}, got {self.repeated!r}")
         if self.diverged not in ("fail", "keep"):
             raise ValueError(f'diverged must be "fail" or "keep", got {self.diverged!r}')
 
@@ -113,19 +149,24 @@ class LocalSgd:
 
     def batches(self, who: Participants, federation: Federation, streams: Streams) -> BatchPlan:
         """Plan all participants' batches; see `local_batches`."""
-        return local_batches(
+        plan = local_batches(
             federation,
             who,
             streams,
             batch_size=self.batch_size,
             augment=self.augment,
             last_batch=self.last_batch,
+            repeated=self.repeated,
         )
+        return epochs_in_line(plan, who.epochs) if self.decay_epochs else plan
 
-    def rates(self, steps: int, streams: Streams) -> Tensor:
-        """Return the learning rate of each step of this round, [T] float64."""
+    def rates(self, steps: int, streams: Streams, epochs: int = 1) -> Tensor:
+        """Return the learning rate of each step of this round, [T] float64; `epochs` of equal length fill it."""
         factor = round_factor(self.lr_schedule, round=streams.round, rounds=self.rounds)
-        return Decaying(lr=self.lr * factor, decay=self.lr_decay).steps(steps)
+        every = self.decay_epochs * steps // epochs
+        return Stepped(lr=self.lr * factor, decay=self.lr_decay, every=every, factor=self.decay_factor).steps(
+            steps
+        )
 
     def run(
         self,
@@ -137,7 +178,7 @@ class LocalSgd:
         correction: Tensor | None = None,
     ) -> Trained:
         """Run a batch plan, optionally with a rule that lives on and a correction [S, P]."""
-        rates = self.rates(len(plan), streams)
+        rates = self.rates(len(plan), streams, max(round.who.epochs))
         trained = federation.train(
             round.start,
             federation.data,
@@ -200,17 +241,17 @@ class Scaffold(LocalSgd):
         own = controls[list(who.clients)]
         trained = self.run(round, federation, streams, plan, correction=control - own)
         moved = start.params - trained.stack.params
-        change = moved / self.lengths(plan, streams).to(moved)[:, None] - control  # c_i+ - c_i
+        change = moved / self.lengths(plan, streams, max(who.epochs)).to(moved)[:, None] - control  # c_i+ - c_i
         fresh = controls.clone()
         fresh[list(who.clients)] = own + change
         return trained, {"controls": fresh, "control": control + change.sum(0) / federation.clients}
 
-    def lengths(self, plan: BatchPlan, streams: Streams) -> Tensor:
-        """Return L of each participant, [S] float64."""
+    def lengths(self, plan: BatchPlan, streams: Streams, epochs: int = 1) -> Tensor:
+        """Return L of each participant, [S] float64; see `rates` for `epochs`."""
         taken = plan.mask.any(2)  # [S, T]
         momentum = self.momentum if self.length == "effective" else 0.0
         nth = taken.cumsum(1).double()  # a step's number among those that the participant takes
-        rates = self.rates(len(plan), streams)
+        rates = self.rates(len(plan), streams, epochs)
         return (taken * rates * (1 - momentum**nth) / (1 - momentum)).sum(1)
 
 
@@ -229,6 +270,9 @@ def _local(setting: Setting) -> dict[str, Any]:
         "weight_decay": setting.client_weight_decay,
         "augment": augment(setting),
         "lr_decay": setting.client_lr_decay,
+        "decay_epochs": setting.client_lr_decay_epochs,
+        "decay_factor": setting.client_lr_decay_factor,
+        "repeated": setting.repeated_draws,
     }
 
 
@@ -245,41 +289,3 @@ def local_proximal(setting: Setting) -> LocalSgd:
 def local_scaffold(setting: Setting) -> Scaffold:
     """Return the clients' training of a setting with SCAFFOLD's control variates."""
     return Scaffold(**_local(setting), length=setting.scaffold_length)
-
-
-def local_batches(
-    federation: Federation,
-    who: Participants,
-    streams: Streams,
-    *,
-    batch_size: int,
-    augment: Augment,
-    last_batch: str = "merge",
-) -> BatchPlan:
-    """Plan every participant's batches of one round, [S, T, B].
-
-    Raises:
-        ValueError: if a client has no images, or a batch of one image would meet BatchNorm, naming the client.
-    """
-    for client in who.clients:
-        if not len(federation.parts[client]):
-            raise ValueError(f"client {client} has no images to train on")
-    plan = batch_plan(
-        [federation.parts[client] for client in who.clients],
-        [streams.torch("batches", client) for client in who.clients],
-        epochs=who.epochs,
-        batch_size=batch_size,
-        augment=augment,
-        last_batch=last_batch,
-    )
-    if federation.architecture.batch_norm:
-        alone = (plan.mask.sum(2) == 1).any(1).tolist()
-        for client, single in zip(who.clients, alone):
-            if single:
-                size = len(federation.parts[client])
-                raise ValueError(
-                    f"client {client} ({size} images, batches of {batch_size}) would train on a batch of one "
-                    'image, which BatchNorm cannot normalise: use last_batch="merge" or "drop", another batch '
-                    "size or GroupNorm, or give every client two images or more"
-                )
-    return plan

@@ -10,6 +10,7 @@ from fedrepro.data.partition import (
     apportion,
     class_counts,
     classwise,
+    classwise_with_least,
     iid,
     split_hash,
     step,
@@ -345,10 +346,12 @@ class TestClasswise:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"partition_alpha": 0.0}, "partition_alpha must be positive and finite, got 0.0"),
-            ({"partition_alpha": -1.0}, "partition_alpha must be positive and finite, got -1.0"),
-            ({"partition_alpha": float("nan")}, "partition_alpha must be positive and finite, got nan"),
-            ({"partition_alpha": float("inf")}, "partition_alpha must be positive and finite, got inf"),
+            ({"partition_alpha": 0.0}, r"partition_alpha must be in \[1e-06, 1e\+12\], got 0.0"),
+            ({"partition_alpha": -1.0}, r"partition_alpha must be in \[1e-06, 1e\+12\], got -1.0"),
+            ({"partition_alpha": float("nan")}, r"partition_alpha must be in \[1e-06, 1e\+12\], got nan"),
+            ({"partition_alpha": float("inf")}, r"partition_alpha must be in \[1e-06, 1e\+12\], got inf"),
+            ({"partition_alpha": 1e308}, r"partition_alpha must be in .*, got 1e\+308"),
+            ({"partition_alpha": 1e-300}, "partition_alpha must be in .*, got 1e-300"),
             ({"clients": 0}, r"clients must be in \[1, 40\].*got 0"),
             ({"clients": 41}, r"clients must be in \[1, 40\].*got 41"),
             ({"min_size": -1}, "min_size must be >= 0.*got -1"),
@@ -360,6 +363,36 @@ class TestClasswise:
         arguments = {"clients": 2, "partition_alpha": 1.0} | change
         with pytest.raises(ValueError, match=message):
             classwise(balanced(4, 10), rng=rng(), **arguments)  # type: ignore[arg-type]
+
+
+class TestClasswiseWithLeast:
+    """The Dirichlet partition of FedBE's released code."""
+
+    def test_everyone_has_a_few_of_each_class(self) -> None:
+        labels = balanced(10, 400)
+        for seed in range(5):
+            parts = classwise_with_least(labels, clients=10, partition_alpha=0.1, full=500, rng=rng(seed))
+            table = class_counts(labels, parts, 10)
+            assert table.min() >= 2
+            assert (table - 2).sum(1).min() >= 10  # those set aside do not count
+            assert_disjoint(parts, 4000, covering=True)
+
+    def test_who_is_full_gets_no_later_class_but_what_is_set_aside(self) -> None:
+        labels = balanced(10, 100)
+        for seed in range(10):
+            parts = classwise_with_least(labels, clients=5, partition_alpha=0.05, least=3, full=200, rng=rng(seed))
+            drawn = class_counts(labels, parts, 10) - 3
+            for c in range(10):
+                assert np.all(drawn[drawn[:, :c].sum(axis=1) >= 200, c] == 0)
+
+    def test_nothing_set_aside_and_no_limit_is_classwise(self) -> None:
+        labels = balanced(10, 100)
+        found = classwise_with_least(labels, clients=5, partition_alpha=0.1, least=0, full=np.inf, rng=rng(3))
+        assert split_hash(found) == split_hash(classwise(labels, clients=5, partition_alpha=0.1, rng=rng(3)))
+
+    def test_too_few_images(self) -> None:
+        with pytest.raises(ValueError, match=r"class 0 needs 12 images \(3 for each of 4 clients\), got 10"):
+            classwise_with_least(balanced(4, 10), clients=4, partition_alpha=1.0, least=3, full=9, rng=rng())
 
 
 class TestIid:
@@ -436,6 +469,7 @@ def every_partition(seed: int) -> dict[str, Parts]:
         "classwise": classwise(labels, clients=5, partition_alpha=0.1, rng=source),
         "balanced": classwise(labels, clients=5, partition_alpha=0.1, balance=True, rng=source),
         "iid": iid(labels, clients=3, rng=source),
+        "least": classwise_with_least(labels, clients=5, partition_alpha=0.1, full=250, rng=source),
     }
 
 

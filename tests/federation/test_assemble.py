@@ -103,6 +103,21 @@ class TestFedbeOnCifar10:
         assert not set(np.concatenate(parts)) & set(held)
         assert (counts(parts) >= 10).all()
 
+    def test_the_released_codes_dirichlet(self) -> None:
+        # In the code 0 % of the cells are empty, and the largest of ten clients holds about 6,300 to 7,200 images;
+        # by the text's rule 36 % are empty, and it holds 5,400 to 12,900.
+        setting = paper("Dirichlet/FedBE").with_(partition="dirichlet_fedbe_official")
+        splits = [shared(setting, seed) for seed in range(9)]
+        tables = [counts(parts) for parts, _ in splits]
+        for (parts, held), table in zip(splits, tables):
+            assert_disjoint(parts, held)
+            assert table.sum(0).tolist() == [4000] * 10
+            assert table.min() >= 2
+        assert 6300 < np.median([table.sum(1).max() for table in tables]) < 7800
+        assert max(table.sum(1).max() for table in tables) < 5000 + 4000  # full at 5,000: one more class at most
+        text = [counts(shared(paper("Dirichlet/FedBE"), seed)[0]) for seed in range(9)]
+        assert 0.3 < np.mean([table == 0 for table in text]) < 0.42
+
     def test_fewer_client_images(self) -> None:
         # Figure 4: 25,000 for the clients, 2 x 1,210 + 8 x 10 = 2,500 each.
         setting = paper("Step/FedBE").with_(client_images=25_000, major_images=1210, public_images=20_000)
@@ -250,6 +265,7 @@ class TestServersParts:
 PARTITIONS: dict[str, dict[str, Any]] = {
     "step": {"clients": 10, "major_classes": 2, "client_images": 0},
     "dirichlet": {},
+    "dirichlet_fedbe_official": {"client_images": 120},
     "iid": {},
     "central": {"clients": 1},
 }
@@ -298,8 +314,8 @@ class TestDigits:
     def test_sizes(self, partition: str) -> None:
         here = self.make(partition)
         assert here.clients == {"step": 10, "central": 1}.get(partition, 3)
-        # Step: 2 x 3 + 8 x 1 images each. The others share 60 images of the clients together.
-        assert int(here.sizes.sum()) == (140 if partition == "step" else 60)
+        # Step: 2 x 3 + 8 x 1 images each. The others share 60 images of the clients together, or 120.
+        assert int(here.sizes.sum()) == {"step": 140, "dirichlet_fedbe_official": 120}.get(partition, 60)
         assert here.precision == "float32"
         assert all(part.dtype == torch.int64 for part in here.parts)
 

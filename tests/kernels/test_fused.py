@@ -79,6 +79,7 @@ class TestNetwork:
             (Architecture("convnet", 10), "only ResNets"),
             (Architecture("resnet8", 10, (("groups", 2), ("norm", "group"))), "only BatchNorm"),
             (Architecture("resnet8", 10, (("shortcut", "B"),)), "only option-A"),
+            (Architecture("resnet8", 10, (("shortcut", "where_shapes_change"),)), "only option-A"),
         ],
     )
     def test_other_networks_are_refused_with_the_reason(self, architecture: Architecture, reason: str) -> None:

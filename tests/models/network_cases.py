@@ -8,6 +8,7 @@ SMALL: list[tuple[str, dict[str, int | str]]] = [
     ("convnet", {"extra_layers": 1}),
     ("resnet8", {"shortcut": "A"}),
     ("resnet8", {"shortcut": "B"}),
+    ("resnet14", {"shortcut": "where_shapes_change"}),
     ("resnet8", {"norm": "group", "groups": 2}),
 ]
 # Larger, so only in those tests that stay quick with them.

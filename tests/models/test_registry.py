@@ -49,7 +49,11 @@ class TestNames:
             ("mlp", {"classes": 2, "hidden": 0}, "hidden must be at least 1, got 0"),
             ("convnet", {"classes": 2, "extra_layers": -1}, "extra_layers must be at least 0, got -1"),
             ("resnet8", {"classes": 0}, "classes must be at least 1, got 0"),
-            ("resnet8", {"classes": 2, "shortcut": "C"}, "shortcut must be one of A, B, got 'C'"),
+            (
+                "resnet8",
+                {"classes": 2, "shortcut": "C"},
+                "shortcut must be one of A, B, where_shapes_change, got 'C'",
+            ),
             ("resnet8", {"classes": 2, "norm": "layer"}, "norm must be one of batch, group, got 'layer'"),
             ("resnet8", {"classes": 2, "norm": "group"}, "groups goes with norm='group'"),
             ("resnet8", {"classes": 2, "groups": 2}, "groups goes with norm='group'"),

@@ -64,6 +64,20 @@ class TestShortcut:
             x = torch.randn(2, 16, 8, 8, generator=seeded(0))
             assert torch.equal(block(x), F.relu(x))
 
+    def test_a_shortcut_only_where_shapes_change(self) -> None:
+        widens, stays = (Block(16, width, shortcut="where_shapes_change", groups=None) for width in (32, 16))
+        for block in (widens, stays):
+            nn.init.zeros_(block.norm2.get_parameter("weight"))  # the residual branch is off
+        x = torch.randn(2, 16, 8, 8, generator=seeded(0))
+        assert torch.equal(widens(x)[:, 8:24], F.relu(x[:, :, ::2, ::2]))  # option A
+        assert not stays(x).any()
+
+    def test_two_of_the_fifteen_blocks_of_resnet32_have_one(self) -> None:
+        network = build("resnet32", classes=10, shortcut="where_shapes_change")
+        blocks = [block for block in network.modules() if isinstance(block, Block)]
+        assert [place for place, block in enumerate(blocks) if block.joined] == [5, 10]
+        assert [block.padding for block in blocks if block.joined] == [8, 16]
+
     def test_subsample_keeps_channels_last(self) -> None:
         x = torch.randn(2, 16, 8, 8, generator=seeded(0)).to(memory_format=torch.channels_last)
         y = subsample(x, padding=8)

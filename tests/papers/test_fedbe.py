@@ -14,6 +14,7 @@ from fedrepro.data.data import DATASETS
 from fedrepro.federation.assemble import split
 from fedrepro.methods import catalogue as methods
 from fedrepro.papers import SCALES, Cell
+from fedrepro.stages.rates import round_factor
 
 FEDBE = papers.load("fedbe")
 NETWORKS = ["ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"]
@@ -97,20 +98,55 @@ def test_a_row_of_paper_vs_code_is_its_preset(cell: Cell) -> None:
         "loss": "official-loss",
         "all five together": "official-code",
         "Step by shards": "official-step",
+        "FedBE repeated draws": "official-draws",
+    }
+    of_fedavg = {
+        "FedAvg repeated draws": "official-fedavg-draws",
+        "FedAvg Dirichlet of the code": "official-dirichlet-partition",
+        "FedAvg shortcuts where shapes change": "official-shortcut",
     }
     base = setting("Step/FedBE", cell.column)
     if cell.row in presets:
         assert cell.setting == base.with_(**FEDBE.preset(presets[cell.row]))
+    elif cell.row in of_fedavg:
+        fedavg = setting("Step/FedAvg", cell.column)
+        assert cell.setting == fedavg.with_(**FEDBE.preset(of_fedavg[cell.row]))
+    elif cell.row == "1-Ensemble rate falls":
+        alone = setting("Step/1-Ensemble", cell.column)
+        assert cell.setting == alone.with_(**FEDBE.preset("official-1-ensemble"))
     elif cell.row.startswith("FedBE"):
-        assert (cell.setting == base) == cell.row.endswith("in the paper")
+        assert (cell.setting == base) == ("recalibrated" not in cell.row)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_difference_has_a_baseline_that_differs_in_little(scale: str) -> None:
+    item, found = FEDBE.items["paper_vs_code"], cells("paper_vs_code", scale)
+    by_name = {(cell.row, cell.column): cell for cell in found}
+    assert {cell.row for cell in found if not cell.row.endswith("in the paper")} <= set(item.baselines)
+    for cell in found:
+        if cell.row in item.baselines:
+            base = by_name[item.baselines[cell.row], cell.column]
+            one, other = cell.setting.asdict(), base.setting.asdict()
+            changed = {name for name in one if one[name] != other[name]}
+            assert (changed != set()) == (cell.reading == base.reading), cell.row
+            assert len(changed) <= 7, (cell.row, changed)
+        else:
+            assert cell.row.endswith("in the paper"), cell.row
+
+
+def test_the_code_s_rate_of_1_ensemble() -> None:
+    # Half of 0.01 in the one round, a tenth of it after every 30 of 200 epochs.
+    found = setting("1-Ensemble rate falls", "ConvNet", item="paper_vs_code")
+    assert round_factor(found.lr_schedule, round=0, rounds=found.rounds) * found.client_lr == 0.005
+    assert (found.client_lr_decay_epochs, found.client_lr_decay_factor, found.local_epochs) == (30, 0.1, 200)
 
 
 def test_grids_exist_at_their_scales_only() -> None:
     found = {scale: {cell.column for cell in cells("paper_vs_code", scale)} for scale in SCALES}
     assert found == {
         "smoke": {"ConvNet"},
-        "short": {"ConvNet", "ResNet-20"},
-        "paper": {"ConvNet", "ResNet-20"},
+        "short": {"ConvNet", "ResNet-20", "ResNet-32"},
+        "paper": {"ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"},
     }
 
 
@@ -164,7 +200,20 @@ def test_table_1_has_all_cells(scale: str, networks: list[str]) -> None:
 
 def test_table_1_is_smaller_in_short() -> None:
     found = names(cells("table1_methods", "short"))
-    assert found == [(f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]]
+    assert found == [
+        *((f"Step/{method}", network) for network in NETWORKS[:2] for method in METHODS[:4]),
+        ("Step/1-Ensemble", "ConvNet"),
+        *((f"Dirichlet/{method}", "ConvNet") for method in METHODS),
+        ("Centralized/SGD", "ConvNet"),
+    ]
+
+
+def test_seeds() -> None:
+    found = {name: dict(item.seeds) for name, item in FEDBE.items.items()}
+    assert found.pop("table1_methods") == {"smoke": 1, "short": 5, "paper": 5}
+    for toy in ("figure1_simplex", "figure8_confidence"):
+        assert found.pop(toy) == {"smoke": 5, "short": 20, "paper": 20}
+    assert all(seeds == {"smoke": 1, "short": 3, "paper": 5} for seeds in found.values())
 
 
 @pytest.mark.parametrize("scale", SCALES)

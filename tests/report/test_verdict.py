@@ -353,7 +353,7 @@ def test_claims(write: Write) -> None:
         "0 of 1 above zero; worst -5.00 [-5.00, -5.00] over 3 seeds, above zero in 0"
     )
     assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
-    assert set(table.loc["clients-overconfident"][["paper scale", "smoke"]]) == {"to be seen"}
+    assert set(table.loc["sgd-more-sensitive-to-noisy-labels"][["paper scale", "smoke"]]) == {"to be seen"}
     assert table.loc["gain-grows-with-depth", "paper's own numbers"] == "fails"
 
 

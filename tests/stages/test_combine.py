@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.kernels.inputs import inputs
-from fedrepro.stages.combine import Ensemble, MeanOfLogits, MeanOfProbabilities, sharpen
+from fedrepro.stages.combine import Ensemble, MeanOfLogits, MeanOfProbabilities, combination, sharpen
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -52,6 +52,25 @@ class TestCombine:
         # Squares: 0.36 and 0.16 of 0.52; 0.09 and 0.49 of 0.58. First the mean, then the square.
         sharp = MeanOfProbabilities(sharpen=2.0)(shifted)
         close(sharp, rows([9 / 13, 4 / 13], [9 / 58, 49 / 58]))
+
+    def test_members_at_a_temperature(self) -> None:
+        # At temperature 2 twice the logits give the members' probabilities; then the mean, then the square.
+        members = MeanOfProbabilities(sharpen=1.0, temperature=2.0)
+        close(members(2 * self.logits), rows([0.6, 0.4], [0.3, 0.7]))
+        # The first image's own logits: sqrt(0.8) and sqrt(0.2), 2 to 1; sqrt(0.4) and sqrt(0.6).
+        second = 0.4**0.5 / (0.4**0.5 + 0.6**0.5)
+        first = (2 / 3 + second) / 2
+        close(members(self.logits[:, :1]), rows([first, 1 - first]))
+        sharp = MeanOfProbabilities(sharpen=2.0, temperature=2.0)
+        close(sharp(2 * self.logits), rows([9 / 13, 4 / 13], [9 / 58, 49 / 58]))
+
+    def test_a_setting_says_what_is_averaged(self) -> None:
+        one = tiny.setting(sharpen=2.0)
+        assert combination(one) == MeanOfProbabilities(sharpen=2.0)
+        assert combination(one.with_(member_temperature=4.0)) == MeanOfProbabilities(sharpen=2.0, temperature=4.0)
+        logits = combination(one.with_(combination="logits", member_temperature=4.0))
+        assert logits == MeanOfLogits(temperature=2.0)
+        close(logits(2 * self.logits), sharpen(MeanOfLogits(temperature=4.0)(2 * self.logits), 2.0))
 
     def test_mean_of_logits(self) -> None:
         # Geometric means sqrt(0.32) and sqrt(0.12): a ratio of sqrt(8 / 3); sqrt(0.05) and sqrt(0.45): 1 to 3.

@@ -1,7 +1,9 @@
 """Posteriors against the equations of FedBE (preprint section 3.3 and appendix A), worked out by hand."""
 
+import re
 from math import sqrt
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -213,6 +215,10 @@ class TestDirichletWeights:
         gammas /= gammas.sum(1, keepdim=True)
         close(dirichlet_weights(gammas, torch.full((5,), 7.0, dtype=torch.float64)), gammas)
 
+    def test_a_draw_on_clients_that_weigh_nothing(self) -> None:
+        with pytest.raises(ValueError, match="weigh nothing in the average"):
+            dirichlet_weights(torch.tensor([[0.0, 1.0], [0.5, 0.5]]), vector(1, 0))
+
 
 class TestDirichletDraws:
     @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0, 2.0])
@@ -240,10 +246,29 @@ class TestDirichletDraws:
         assert not torch.equal(draw(Streams(0, 1)), draw(Streams(0, 2)))
         assert not torch.equal(draw(Streams(0, 1)), draw(Streams(1, 1)))
 
-    @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
-    def test_the_concentration_must_be_positive(self, alpha: float) -> None:
-        with pytest.raises(ValueError, match=f"dirichlet_alpha must be > 0, got {alpha}"):
+    @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf"), 1e308, 1e-300])
+    def test_the_concentration_must_be_in_its_range(self, alpha: float) -> None:
+        message = re.escape(f"dirichlet_alpha must be in [1e-06, 1e+12], got {alpha}")
+        with pytest.raises(ValueError, match=message):
             dirichlet_draws(3, 4, dirichlet_alpha=alpha, streams=STREAMS)
+        with pytest.raises(ValueError, match=message):
+            Dirichlet(samples=1, dirichlet_alpha=alpha)
+
+    @pytest.mark.parametrize("alpha", [1e-6, 1e12])
+    @pytest.mark.parametrize("clients", [1, 2, 10, 300])
+    def test_the_ends_of_the_range_sum_to_one(self, alpha: float, clients: int) -> None:
+        drawn = dirichlet_draws(50, clients, dirichlet_alpha=alpha, streams=STREAMS)
+        close(drawn.sum(1), torch.ones(50, dtype=torch.float64), 1e-12)
+
+    @pytest.mark.parametrize("wrong", [0.0, 0.5, float("nan")])
+    def test_draws_that_do_not_sum_to_one(self, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Broken:
+            def dirichlet(self, alpha: np.ndarray, size: int) -> np.ndarray:
+                return np.full((size, len(alpha)), wrong / len(alpha))
+
+        monkeypatch.setattr(Streams, "numpy", lambda self, purpose: Broken())
+        with pytest.raises(ValueError, match=r"concentration 2\.0 for 4 clients do not sum to 1"):
+            dirichlet_draws(3, 4, dirichlet_alpha=2.0, streams=STREAMS)
 
 
 class TestDirichlet:
@@ -382,7 +407,7 @@ class TestMembers:
             Gaussian(samples=1, buffers="mean")
         with pytest.raises(ValueError, match=r"buffers must be one of .*, got 'mean'"):
             Dirichlet(samples=1, dirichlet_alpha=1.0, buffers="mean")
-        with pytest.raises(ValueError, match="dirichlet_alpha must be > 0, got 0"):
+        with pytest.raises(ValueError, match=r"dirichlet_alpha must be in \[1e-06, 1e\+12\], got 0"):
             Dirichlet(samples=1, dirichlet_alpha=0.0)
 
 

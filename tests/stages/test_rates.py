@@ -6,7 +6,7 @@ import torch
 
 from fedrepro.kernels.batches import NO_AUGMENT, batch_plan
 from fedrepro.kernels.step import Sgd, Step
-from fedrepro.stages.rates import Constant, Cosine, Cyclical, Decaying, round_factor
+from fedrepro.stages.rates import Constant, Cosine, Cyclical, Decaying, Stepped, round_factor
 
 
 def test_constant() -> None:
@@ -16,6 +16,18 @@ def test_constant() -> None:
 def test_decaying() -> None:
     assert Decaying(lr=0.8, decay=0.5).steps(4).tolist() == [0.8, 0.4, 0.2, 0.1]
     assert torch.equal(Decaying(lr=0.1, decay=1.0).steps(3), Constant(lr=0.1).steps(3))
+
+
+class TestStepped:
+    def test_by_hand(self) -> None:
+        assert Stepped(lr=0.8, every=2, factor=0.5).steps(5).tolist() == [0.8, 0.8, 0.4, 0.4, 0.2]
+        found = Stepped(lr=0.8, decay=0.5, every=2, factor=0.1).steps(4)
+        assert found.tolist() == pytest.approx([0.8, 0.4, 0.02, 0.01], rel=1e-14)
+
+    def test_without_a_factor_it_is_the_decay_to_the_bit(self) -> None:
+        for decay in (1.0, 0.99):
+            found = Stepped(lr=0.01, decay=decay, every=0, factor=0.1).steps(50)
+            assert torch.equal(found, Decaying(lr=0.01, decay=decay).steps(50))
 
 
 class TestCyclical:

@@ -86,6 +86,81 @@ class TestBatches:
         assert batches((3,), 5) != batches((3,), 6)
 
 
+class TestRepeatedDraws:
+    """FedBE's released code: in FedAvg all draws are the same, in FedBE those of all clients of a round."""
+
+    world = tiny.federation("mlp", sizes=(6, 8, 6, 7))
+
+    def drawn(self, repeated: str, client: int, round: int) -> list[Any]:
+        """Return the order, crops and flips of a client in a round, its first image counted as 0."""
+        stage = local(repeated=repeated, augment=Augment(pad=1, flip=True))
+        plan = stage.batches(who(1, client, epochs=2), self.world, Streams(2, round))
+        own = plan.mask[1]
+        order = plan.index[1][own] - int(self.world.parts[client].min())
+        return [order.tolist(), plan.shift[1][own].tolist(), plan.flip[1][own].tolist()]
+
+    @pytest.mark.parametrize(
+        ("repeated", "clients", "rounds"),
+        [("none", False, False), ("clients", True, False), ("rounds", True, True)],
+    )
+    def test_what_is_the_same(self, repeated: str, clients: bool, rounds: bool) -> None:
+        one = self.drawn(repeated, 0, 5)
+        assert one == self.drawn(repeated, 0, 5)
+        assert (one == self.drawn(repeated, 2, 5)) == clients  # as large as client 0
+        assert (one == self.drawn(repeated, 0, 6)) == rounds
+
+    def test_the_stream_is_that_of_round_and_client_0(self) -> None:
+        parts, streams = [self.world.parts[1]], [generator(2, "batches", round=0, client=0)]
+        literal = batch_plan(parts, streams, epochs=[1], batch_size=4, augment=NO_AUGMENT)
+        assert torch.equal(
+            local(repeated="rounds").batches(who(1), self.world, Streams(2, 7)).index, literal.index
+        )
+
+
+class TestSteppedRates:
+    """1-Ensemble of FedBE's released code: half of 0.01 at first, a tenth of it after every 30 epochs."""
+
+    def test_the_codes_schedule(self) -> None:
+        world = tiny.federation("mlp", sizes=(8, 8))  # two steps an epoch
+        stage = local(lr=0.01, lr_schedule="fedbe_official", rounds=1, decay_epochs=30, decay_factor=0.1)
+        plan = stage.batches(who(0, 1, epochs=200), world, Streams(0))
+        found = stage.rates(len(plan), Streams(0), 200)
+        assert len(found) == 400
+        assert found[[0, 59, 60, 119, 120, 399]].tolist() == pytest.approx(
+            [5e-3, 5e-3, 5e-4, 5e-4, 5e-5, 5e-9], rel=1e-12
+        )
+
+    def test_each_client_counts_its_own_epochs(self) -> None:
+        # 5 images are two steps of up to 4, 12 are three, 3 are one; the middle client makes two epochs only.
+        world = tiny.federation("mlp", sizes=(6, 12, 3))
+        stage = local(lr=0.8, decay_epochs=1, decay_factor=0.5, momentum=0.0)
+        part = Participants((0, 1, 2), (0, 0, 0), (3, 2, 3))
+        plan = stage.batches(part, world, Streams(0))
+        assert plan.mask.any(2).int().tolist() == [
+            [1, 1, 0, 1, 1, 0, 1, 1, 0],
+            [1, 1, 1, 1, 1, 1, 0, 0, 0],
+            [1, 0, 0, 1, 0, 0, 1, 0, 0],
+        ]
+        assert stage.rates(len(plan), Streams(0), 3).tolist() == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2] * 3)
+        before = local(lr=0.8).batches(part, world, Streams(0))
+        for client in range(3):
+            assert torch.equal(plan.index[client][plan.mask[client]], before.index[client][before.mask[client]])
+
+    def test_training_against_a_literal_loop(self) -> None:
+        world = tiny.federation("mlp", sizes=(6, 12), precision="float64")
+        stage = local(decay_epochs=2, decay_factor=0.1)
+        together = train(stage, who(0, 1, epochs=4), world, Streams(3))
+        for client in range(2):
+            plan = local().batches(who(client, epochs=4), world, Streams(3))
+            each = len(plan) // 4
+            rates = torch.tensor([0.1] * 2 * each + [0.01] * 2 * each, dtype=torch.float64)
+            alone = world.train(world.start(0), world.data, (world.data.labels,), plan, stage.step, rates)
+            torch.testing.assert_close(
+                together.stack.params[client], alone.stack.params[0], rtol=1e-12, atol=1e-14
+            )
+            assert float(together.loss[client]) == pytest.approx(float(alone.loss[0]), rel=1e-12)
+
+
 class TestBatchOfOne:
     """BatchNorm cannot train on a single image: a left-over one joins the batch before, or it is refused."""
 
@@ -225,6 +300,9 @@ class TestRefusals:
             ({"weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
             ({"lr": -0.1}, r"learning rates must be \[\d+\] \(the steps\) values >= 0, got \[-0\.1"),
             ({"lr_decay": 1.1}, r"lr_decay must be in \(0, 1\], got 1.1"),
+            ({"decay_epochs": -1}, "decay_epochs must be >= 0"),
+            ({"decay_factor": 0.0}, r"decay_factor in \(0, 1\], got 0 and 0.0"),
+            ({"repeated": "always"}, "repeated must be one of .*, got 'always'"),
             ({"diverged": "drop"}, 'diverged must be "fail" or "keep", got '),
             ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
             ({"last_batch": "pad"}, "last_batch must be one of"),

@@ -100,7 +100,7 @@ def why_not(architecture: Architecture) -> str:
         return "only ResNets are fused"
     if not isinstance(module.norm, nn.BatchNorm2d):
         return "only BatchNorm is fused"
-    if any(isinstance(block, Block) and block.projection is not None for block in module.blocks):
+    if any(isinstance(b, Block) and (b.projection is not None or not b.joined) for b in module.blocks):
         return "only option-A shortcuts are fused"
     return ""
 

@@ -1,0 +1,150 @@
+"""What FedBE's card, its notebooks and the README say in numbers is what the data say."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+
+ROOT = Path(__file__).parents[2]
+FEDBE = papers.load("fedbe")
+CARD = (papers.FOLDER / "fedbe" / "README.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+BATCH = [name for name, item in FEDBE.items.items() if item.batch]
+CELL = ["item", "row", "column"]
+
+
+def prose(item: str) -> str:
+    """Return the text of a notebook."""
+    cells = json.loads((ROOT / "notebooks" / "fedbe" / f"{item}.ipynb").read_text("utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def recorded(item: str, scale: str = "short") -> pd.DataFrame:
+    return pd.read_csv(ROOT / "figures" / "fedbe" / item / f"{scale}.csv")
+
+
+def numbers(pattern: str, text: str) -> list[int]:
+    (found,) = re.findall(pattern, text)
+    return [int(number) for number in ([found] if isinstance(found, str) else found)]
+
+
+# -- the card -------------------------------------------------------------------------------------------------
+
+
+def test_the_card_counts_the_printed_numbers() -> None:
+    table, lost = FEDBE.reported, FEDBE.reported["status"] == "lost"
+    assert numbers(r"has the (\d+) cells .* number, (\d+) of which are lost", CARD) == [len(table), lost.sum()]
+    repaired = table[table["status"] == "repaired"]
+    alone = repaired["note"].str.contains("printed nowhere else").sum()
+    assert numbers(r"(\d+)\ncells were read .* characters; (\d+) of these", CARD) == [len(repaired), alone]
+    of_poster = table["source"].str.startswith("poster")
+    both = table[~of_poster].merge(table[of_poster], on=CELL)
+    own = table[of_poster]["note"].str.contains("does not say over how many runs", na=False).sum()
+    assert numbers(r"agree in all (\d+) cells .* the (\d+) cells with a deviation", CARD) == [len(both), own]
+
+
+def test_the_card_lists_every_preset_and_no_other() -> None:
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", CARD, re.MULTILINE)) == set(FEDBE.presets)
+
+
+def test_the_card_has_every_assumption_as_the_settings_have_it() -> None:
+    lines = [f"| {one.name} | {one.value} | {one.reason} |" for one in FEDBE.assumptions]
+    assert CARD.split("| what | here | the paper |\n|---|---|---|\n")[1].split("\n\n")[0].split("\n") == lines
+    assert len(lines) >= 20
+
+
+def test_the_centralised_resnets_are_the_errors_of_another_readme() -> None:
+    table = (
+        FEDBE.reported[FEDBE.reported["row"] == "Centralized/SGD"].drop_duplicates("column").set_index("column")
+    )
+    errors = dict(zip(("ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"), (8.27, 7.37, 6.90, 6.61)))
+    assert {network: round(100 - error, 1) for network, error in errors.items()} == dict(
+        table["mean"].drop("ConvNet")
+    )
+    assert "8.27, 7.37, 6.90 and 6.61 %" in CARD
+
+
+# -- assumptions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("item", "there", "not_there"),
+    [
+        ("table6_tiny_imagenet", "MobileNetV2 for small images", "Dirichlet draws"),
+        ("table1_methods", "Dirichlet draws", "stragglers' epochs"),
+        ("table1_methods", "one round in the schedule", "points of the toy"),
+        ("figure1_simplex", "points of the toy", "crops and flips"),
+        ("table7_stragglers", "stragglers' epochs", "i.i.d. clients"),
+        ("figure2_depth", "ConvNet's widths", "BatchNorm"),
+        ("table3_public_data", "resizing", "server momentum"),
+    ],
+)
+def test_an_item_shows_the_assumptions_that_its_cells_rest_on(item: str, there: str, not_there: str) -> None:
+    sources = FEDBE.sources(item).set_index("name")
+    assert there in sources.index
+    assert sources.loc[there, "kind"] == "assumed"
+    assert not_there not in sources.index
+
+
+def test_every_assumption_is_about_some_cell() -> None:
+    shown = {name for item in FEDBE.items for name in FEDBE.sources(item)["name"]}
+    assert {one.name for one in FEDBE.assumptions} <= shown
+
+
+# -- notebooks and README ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", BATCH)
+def test_a_notebook_counts_its_short_cells_and_seeds(item: str) -> None:
+    cells, seeds = numbers(r"\| `short` \|.*\| (\d+) cells, (\d+) seeds", prose(item))
+    assert cells == len(FEDBE.cells(item, "short"))
+    assert seeds == FEDBE.items[item].seeds["short"]
+
+
+def test_the_readme_s_minutes_are_those_of_the_records() -> None:
+    items = [path.parent.name for path in sorted((ROOT / "figures" / "fedbe").glob("*/short.csv"))]
+    table = pd.concat(map(recorded, items))
+    minutes = (table[table["precision"] == "float32"].set_index("column")["seconds"] / 60).round()
+    pattern = r"in float32.*ConvNet (\d+) to (\d+), ResNet-20 (\d+) to (\d+) minutes per run"
+    assert numbers(pattern, README) == [
+        int(end)
+        for network in ("ConvNet", "ResNet-20")
+        for end in (minutes[network].min(), minutes[network].max())
+    ]
+    first = recorded("table1_methods").query("precision == 'float32'")["seconds"] / 60
+    found = numbers(r"(\d+) to (\d+) minutes per run as recorded in float32", prose("table1_methods"))
+    assert found == [round(first.min()), round(first.max())]
+
+
+def test_v_distillation_s_ensemble_is_below_its_average_in_every_short_run() -> None:
+    table = recorded("table1_methods")
+    gaps = table["average_accuracy"] - table["ensemble_accuracy"]
+    plain, fedbe = (gaps[table["row"] == f"Step/{method}"] for method in ("v-Distillation", "FedBE"))
+    assert "in all five runs (two ConvNet, three ResNet-20), by 1.1 to 3.5 points" in prose("table1_methods")
+    assert (len(plain), round(plain.min(), 1), round(plain.max() + 1e-9, 1)) == (5, 1.1, 3.5)
+    assert "above the average of its round in all of its runs, by 0.5 to 1.4" in prose("table1_methods")
+    assert (round(-fedbe.max(), 1), round(-fedbe.min(), 1)) == (0.5, 1.4)
+
+
+def test_the_means_and_spreads_of_table_1_s_short_resnets() -> None:
+    table = recorded("table1_methods").query("column == 'ResNet-20'").groupby("row")["result"]
+    rows = [f"Step/{method}" for method in ("FedAvg", "v-Distillation", "FedBE w/o SWA", "FedBE")]
+    means, spreads = ([f"{values[row]:.1f}" for row in rows] for values in (table.mean(), table.std()))
+    text = prose("table1_methods")
+    assert "FedAvg {}, v-Distillation {}, FedBE without SWA {}, FedBE {} %".format(*means) in text
+    assert "of {}, {}, {} and {} points".format(*spreads) in text
+
+
+def test_what_is_said_of_the_toy_is_its_record() -> None:
+    table = recorded("figure1_simplex", "paper").pivot(index="seed", columns="row", values="result")
+    ensemble, average = table["Ensemble of 10 Dirichlet samples"], table["FedAvg"]
+    assert f"({ensemble[0]:.1f} against {average[0]:.1f} %)" in prose("figure1_simplex")
+    assert f"beats FedAvg on {(ensemble > average).sum()} seeds" in README
+    assert (table["Best of the simplex"] > average).all()
+    sure = recorded("figure8_confidence", "paper").pivot(index="seed", columns="row", values="result")
+    assert (sure["Clients, right among confident"] < sure["Samples, right among confident"]).all()
+    assert "on every seed; CIFAR-10 smoke only" in README
