@@ -21,8 +21,10 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.core.files import JOURNAL, StoreError, alone, settle, snapshot, write_together
+from fedrepro.core.files import StoreError
+from fedrepro.core.locks import alone
 from fedrepro.core.setting import Setting
+from fedrepro.core.together import JOURNAL, settle, snapshot, write_together
 from fedrepro.papers import SCALES, Cell
 from fedrepro.runs import table as tables
 from fedrepro.runs.rows import (

@@ -23,7 +23,8 @@ import torch
 from filelock import Timeout
 from torch import Tensor
 
-from fedrepro.core.files import StoreError, lock_of, sweep, text, unlockable, write_atomically
+from fedrepro.core.files import StoreError, sweep, text, write_atomically
+from fedrepro.core.locks import lock_of, unlockable
 from fedrepro.core.paths import runs_folder
 from fedrepro.core.setting import Setting, digest
 from fedrepro.core.stack import Layout
@@ -122,7 +123,7 @@ class Store:
             return
         try:
             for place in (folder, folder / "inside"):  # of a process that was killed while it wrote
-                sweep(place)
+                sweep(place, alone=True)
             yield True
         finally:
             lock.release()

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.core.files import text
+from fedrepro.core.metrics import unpacked
 from fedrepro.runs.rows import FIRST, LATER, TEXT
 
 WHOLE = {"seed", "round", "images", "rounds", "threads", "censored"}
@@ -96,6 +97,8 @@ def _line(named: Mapping[str, str], line: Sequence[str], fields: int, scale: str
             shape, what = f"{NUMBER}|", "a number"
         if not re.fullmatch(shape, value):
             raise ValueError(f"{name} must be {what}, got {value!r}")
+    if "hits" in named:
+        unpacked(named["hits"], int(float(named["images"])))
     if scale and named.get("scale", scale) not in ("", scale):
         raise ValueError(f"a run of scale {named['scale']!r} among those of {scale!r}")
 
