@@ -83,6 +83,10 @@ def _finished(run: Run, key: str, store: Store, tick: Tick) -> Outcome | None:
     record = store.record(key)
     if record is None:
         return None
+    if record["seed"] != run.seed or record["setting_key"] != run.setting.key:
+        path, setting = store.root / key / "record.json", record["setting_key"]
+        other = f"seed {record['seed']}, not {run.seed}" if record["seed"] != run.seed else f"setting {setting}"
+        raise DamagedError(f"{path} is damaged (of {other}); remove it to finish that run again")
     if len(record["rows"]) < run.setting.rounds and not reached(
         run, record["rows"], record.get("answer", "student")
     ):
