@@ -1,13 +1,19 @@
 """How long a round will take, from the records of like runs: before the first one has been played."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from fedrepro.core.state import State
+from fedrepro.federation.federation import Federation
 from fedrepro.runs.request import Run
 from fedrepro.runs.store import Store
 
 Kind = tuple[Any, ...]
+PROBED = 32  # images that are predicted to see how fast a network is
 LOOKED_AT = 300  # records of the store, the newest ones
 # What the seconds of a round depend on most; the rest is taken to scale with the images that pass.
 ALIKE = ("model", "method", "precision")
@@ -33,6 +39,22 @@ def work(setting: Mapping[str, Any]) -> float:
     if distils:
         passes += of("public_images") * (3.0 * of("distill_epochs") + members)
     return max(1.0, passes + of("test_images") * (members if distils else 2.0))
+
+
+def forward_seconds(federation: Federation, state: State) -> float:
+    """Return the seconds that a test image needs to pass through a model, by a look at a few; 0 on a GPU.
+
+    A GPU is not asked: the first call records or compiles, which says nothing about the others.
+    """
+    world = federation.worlds[0]
+    few = world.test.subset(torch.arange(min(PROBED, len(world.test))))
+    if federation.device.type != "cpu" or not len(few):
+        return 0.0
+    one = state.models.take(slice(0, 1))
+    world.predict(one, few)  # the first call is slower than the others
+    begun = time.perf_counter()
+    world.predict(one, few)
+    return (time.perf_counter() - begun) / len(few)
 
 
 class Expected:

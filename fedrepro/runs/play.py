@@ -21,7 +21,7 @@ from fedrepro.methods import catalogue as methods
 from fedrepro.methods.measures import evaluate, hits, measured
 from fedrepro.runs.desk import KeepingDesk
 from fedrepro.runs.ended import reached, record_of
-from fedrepro.runs.expected import Expected
+from fedrepro.runs.expected import Expected, forward_seconds, work
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
 from fedrepro.runs.request import Outcome, Run
 from fedrepro.runs.sound import misnumbered
@@ -141,12 +141,17 @@ def _play(
         state = method.init(federation, run.seed)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
-    desk = KeepingDesk(choice.engine, deadline=deadline, show=show)
+    forward = 0.0 if deadline is None else forward_seconds(federation, state)
+    expected = expected or forward * work(run.setting.asdict())
+    desk = KeepingDesk(choice.engine, deadline=deadline, show=show, forward=forward)
     federation = replace(federation, desk=desk)
     while state.round < run.setting.rounds and not reached(run, rows, method.answer):
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
-            return Outcome(key, "paused", error=f"{STOPPED} after round {state.round} of {run.setting.rounds}")
+            word = f"{STOPPED} after round {state.round} of {run.setting.rounds}"
+            return Outcome(
+                key, "paused", error=word if rows else f"{word}: one is thought to take {longest:.0f} s"
+            )
         inside = store.drawer(key, state.round, where)
         places = [*places, *(place for place in inside.places if place not in places)]
         desk.begin(inside)
