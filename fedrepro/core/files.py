@@ -4,7 +4,6 @@ Everything that a killed process leaves behind has a hidden name that git ignore
 """
 
 import contextlib
-import glob
 import os
 import secrets
 import time
@@ -66,7 +65,7 @@ def partial_of(path: Path, content: bytes, named: Path | None = None) -> Iterato
     with contextlib.ExitStack() as left:
         with told(named or path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            sweep(path.parent, glob.escape(path.name[:KEPT]))
+            sweep(path.parent)
             partial = beside(path, PARTIAL)
             left.callback(remove, partial)
             with open(partial, "xb") as file:
@@ -101,12 +100,12 @@ def _flock(descriptor: int) -> bool:
     return True
 
 
-def sweep(folder: Path, name: str = "*", *, alone: bool = False) -> None:
-    """Remove what killed processes left of files of a name (a pattern) that they were writing.
+def sweep(folder: Path, *, alone: bool = False) -> None:
+    """Remove what killed processes left of files that they were writing.
 
     With `alone` no other process can be writing there, and all of it goes.
     """
-    for left in folder.glob(f".{name}.*{PARTIAL}"):
+    for left in folder.glob(f".*{PARTIAL}"):
         with contextlib.suppress(OSError):
             if alone or fcntl is None:
                 left.unlink()

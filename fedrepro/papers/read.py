@@ -22,6 +22,15 @@ TEXTS = ("title", "source", "claim", "row", "column")  # of an item; none may be
 
 
 def paper(folder: Path) -> Paper:
+    """Read one paper; what its files lack, or have of another kind, is a ValueError that names them."""
+    try:
+        return _paper(folder)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{folder}: settings.toml or items.toml {what}") from error
+
+
+def _paper(folder: Path) -> Paper:
     """Read one paper.
 
     Args:

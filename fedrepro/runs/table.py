@@ -172,13 +172,15 @@ def agree(path: Path, runs: pd.DataFrame, others: Mapping[Path, pd.DataFrame], k
             raise ValueError(f"{path}: no run {_named(stray[0])}, of which {other} has lines{REMEDY}")
     rounds = path.with_name(f"{path.stem}_rounds.csv")
     played = [key for key, split in zip(keys, runs["split"]) if isinstance(split, str)]  # not by a notebook itself
+    if unknown := [key for key in played if pd.isna(wanted[key])]:
+        raise ValueError(f"{path}: no number of rounds of {_named(unknown[0])}{REMEDY}")
     numbers: dict[tuple[Any, ...], set[int]] = {key: set() for key in played}
     if rounds in others:
         for key, number in zip(_keys(others[rounds]), others[rounds]["round"]):
             numbers.setdefault(key, set()).add(int(number))
     for key, found in numbers.items():
-        if found != set(range(int(wanted[key]))):
-            raise ValueError(f"{rounds}: {len(found)} rounds of {_named(key)}, not {int(wanted[key])}{REMEDY}")
+        if pd.isna(wanted[key]) or found != set(range(int(wanted[key]))):
+            raise ValueError(f"{rounds}: {len(found)} rounds of {_named(key)}, not {wanted[key]}{REMEDY}")
 
 
 def _settings(path: Path) -> str:

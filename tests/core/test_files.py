@@ -33,15 +33,15 @@ def test_processes_of_one_number_do_not_meet(tmp_path: Path, monkeypatch: pytest
 
 def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     dead, alive = old_partial(tmp_path, "a"), old_partial(tmp_path, "b")
-    other = tmp_path / ".other.0.partial"
-    other.touch()
-    old(other)
+    fresh = tmp_path / ".other.0.partial"  # may be so new that it is not locked yet
+    fresh.touch()
     with alive.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         write_atomically(tmp_path / "file", b"new")
         assert not dead.exists()
         assert alive.exists()
-        assert other.exists()
+        assert fresh.exists()
+    old(fresh)
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
