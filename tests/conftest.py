@@ -11,7 +11,7 @@ import pytest
 # A machine with a GPU may have little else than torch: what cannot be imported there must not stop `-m gpu`.
 NEEDS = {
     "hypothesis": ["data/test_partition.py"],
-    "matplotlib": ["bench/test_performance.py", "plots/test_plots.py"],
+    "matplotlib": ["bench/test_performance.py", "plots/test_plots.py", "plots/test_save.py"],
 }
 lacking = [package for package in NEEDS if find_spec(package) is None]
 collect_ignore = [name for package in lacking for name in NEEDS[package]]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrepro.core import paths
 from fedrepro.data.datasets import DATASETS, SPLITS, Spec, Split
 from fedrepro.data.partition import apportion
 from fedrepro.data.shipped import SHIPPED
@@ -100,11 +101,12 @@ def spec_of(name: str) -> Spec:
 
 def data_root() -> Path:
     """Return the folder of prepared data: `$FEDREPRO_DATA`, else in the user's cache folder."""
-    if chosen := os.environ.get("FEDREPRO_DATA"):
-        return Path(chosen).expanduser()
+    if chosen := paths.chosen("FEDREPRO_DATA"):
+        return chosen
     windows = platform.system() == "Windows"
     variable, fallback = ("LOCALAPPDATA", "~/AppData/Local") if windows else ("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get(variable) or fallback).expanduser() / "fedrepro" / "data"
+    what = "FEDREPRO_DATA is not set, and neither is a home"
+    return paths.absolute(os.environ.get(variable) or fallback, what) / "fedrepro" / "data"
 
 
 def files(name: str, split: Split, root: Path) -> tuple[Path, Path]:
@@ -150,10 +152,10 @@ def load(name: str, split: Split, *, root: Path | None = None) -> Data:
         place, mend = "scikit-learn", "install another version of scikit-learn"
         images, labels = _shipped(name, split)
     else:
-        paths = files(name, split, root or data_root())
-        place, mend = f"{paths[0]} or {paths[1].name}", f"run `fedrepro data prepare {name}`"
-        images = _array(paths[0], "uint8", [spec.sizes[split], *spec.shape], 256, mend)
-        labels = _array(paths[1], "int64", [spec.sizes[split]], len(spec.classes), mend)
+        found = files(name, split, root or data_root())
+        place, mend = f"{found[0]} or {found[1].name}", f"run `fedrepro data prepare {name}`"
+        images = _array(found[0], "uint8", [spec.sizes[split], *spec.shape], 256, mend)
+        labels = _array(found[1], "int64", [spec.sizes[split]], len(spec.classes), mend)
     order = canonical_order(images, labels)
     tensors = torch.from_numpy(images[order]), torch.from_numpy(labels[order])
     data = Data(name, *tensors, spec.classes, spec.mean, spec.std)

@@ -45,5 +45,8 @@ class Desk:
         """
         return part(start, 0, len(plan), carried)
 
+    def before_predicting(self, images: int) -> None:
+        """Take note that so many images are about to pass through a network, each member's counted."""
+
 
 AT_ONCE = Desk()

@@ -176,6 +176,7 @@ class Federation:
         """Return logits [M, N, C] of every member of a stack; see `kernels.plain.predict`."""
         if not len(stack):
             return stack.params.new_empty(0, len(data), self.architecture.classes)
+        self.desk.before_predicting(len(stack) * len(data))
         with self._numerics():
             logits: Tensor = kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
         return logits

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 
 from fedrepro.core.setting import Setting
-from fedrepro.data.data import Data, data_root, load
+from fedrepro.data.data import Data, data_root, load, spec_of
 from fedrepro.data.datasets import DATASETS
 
 
@@ -16,7 +16,7 @@ def _loaded(name: str, split: str, root: str, device: str) -> Data:
 
 def datasets(name: str, device: str) -> tuple[Data, Data]:
     """Return train and test data on a device, read once per process."""
-    root = str(data_root())
+    root = "" if spec_of(name).shipped else str(data_root())
     return _loaded(name, "train", root, device), _loaded(name, "test", root, device)
 
 

@@ -1,5 +1,8 @@
 """Reading a paper's folder: settings.toml, items.toml and reported.csv."""
 
+import csv
+import io
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.core.files import text
 from fedrepro.core.names import pick
 from fedrepro.core.setting import Setting
 from fedrepro.papers.claims import Claim, parse_claims
@@ -16,10 +20,21 @@ from fedrepro.papers.metrics import metric
 from fedrepro.papers.paper import KINDS, SCALES, Assumption, Gain, Grid, Item, Paper, Preset
 from fedrepro.papers.rules import rules
 
+NUMBERS = ("mean", "std", "runs")  # columns of reported.csv; an empty field is not printed
+REPORTED = ("item", "row", "column", "metric", *NUMBERS, "source", "status", "note")
 TEXTS = ("title", "source", "claim", "row", "column")  # of an item; none may be empty
 
 
 def paper(folder: Path) -> Paper:
+    """Read one paper; what its files lack, or have of another kind, is a ValueError that names them."""
+    try:
+        return _paper(folder)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{folder}: settings.toml or items.toml {what}") from error
+
+
+def _paper(folder: Path) -> Paper:
     """Read one paper.
 
     Args:
@@ -30,9 +45,7 @@ def paper(folder: Path) -> Paper:
             preset, label, setting or metric; the message names the file.
     """
     name = folder.name
-    settings, items = (
-        tomllib.loads((folder / file).read_text(encoding="utf-8")) for file in ("settings.toml", "items.toml")
-    )
+    settings, items = (_toml(folder / file) for file in ("settings.toml", "items.toml"))
     rows = []
     for key, entry in settings.get("values", {}).items():
         if sum(kind in entry for kind in KINDS) != 1:
@@ -47,12 +60,7 @@ def paper(folder: Path) -> Paper:
         assumptions = tuple(_assumption(*entry) for entry in settings.get("assumptions", {}).items())
     except ValueError as error:
         raise ValueError(f"{name}/settings.toml: {error}") from error
-    reported = pd.read_csv(folder / "reported.csv", dtype={"row": str, "column": str, "note": str})
-    try:
-        for one in reported["metric"].unique():
-            metric(str(one))
-    except ValueError as error:
-        raise ValueError(f"{name}/reported.csv: {error}") from error
+    reported = _reported(folder / "reported.csv")
     claims, judging = _conclusions(folder)
     return Paper(
         name,
@@ -72,11 +80,63 @@ def paper(folder: Path) -> Paper:
 def _conclusions(folder: Path) -> tuple[tuple[Claim, ...], Mapping[str, Any]]:
     """Read claims.toml and judging.toml, which a paper need not have."""
     path, rules = folder / "claims.toml", folder / "judging.toml"
-    claims = parse_claims(path.read_text(encoding="utf-8")) if path.exists() else ()
+    claims = parse_claims(text(path)) if path.exists() else ()
     try:
-        return claims, checked(tomllib.loads(rules.read_text(encoding="utf-8")) if rules.exists() else {}, claims)
+        return claims, checked(_toml(rules) if rules.exists() else {}, claims)
     except ValueError as error:
         raise ValueError(f"{folder.name}/judging.toml: {error}") from error
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text(path).replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _reported(path: Path) -> pd.DataFrame:
+    """Read the numbers that a paper prints.
+
+    Texts stay texts, also those that other programs take for missing ones.
+
+    Raises:
+        ValueError: for a header, a line or a number that is none, or an unknown metric; names file and line.
+    """
+    written = text(path)
+    if not written.endswith("\n"):
+        raise ValueError(f"{path}, line {written.count(chr(10)) + 1}: cut off, it has no end of line")
+    lines = csv.reader(io.StringIO(written, newline=""), strict=True)
+    asked: dict[str, int] = {}  # the metrics, and the line of each
+    try:
+        head = next(lines, [])
+        if missing := [column for column in REPORTED if column not in head]:
+            raise ValueError(f"not the header of reported numbers, without {', '.join(missing)}")
+        for line in lines:
+            if len(line) != len(head):
+                raise ValueError(f"{len(line)} fields, not {len(head)}")
+            entry = dict(zip(head, line))
+            for column in NUMBERS:
+                if entry[column] and not _is_number(entry[column]):
+                    raise ValueError(f"{column} must be a number, got {entry[column]!r}")
+            asked.setdefault(entry["metric"], lines.line_num)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}, line {max(1, lines.line_num)}: {error}") from error
+    for name, line_number in asked.items():
+        try:
+            metric(name)
+        except ValueError as error:
+            place = f"{path.parent.name}/{path.name}"
+            raise ValueError(f"{place}: {error} (line {line_number})") from error
+    empty = {column: [""] for column in head if column not in ("item", "row", "column")}
+    types = {column: str for column in head if column not in NUMBERS}
+    return pd.read_csv(io.StringIO(written), dtype=types, keep_default_na=False, na_values=empty)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return math.isfinite(float(value)) and "_" not in value
+    except ValueError:
+        return False
 
 
 def _filled_in(what: str, entry: Mapping[str, Any], names: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedrepro.core.files import write_all
 from fedrepro.plots.style import Picture, style
 
 
@@ -26,6 +27,7 @@ def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: st
 
     Raises:
         ValueError: alt is empty, data has no rows, or name is not a plain file name.
+        StoreError: the disk refuses; no file is cut.
     """
     if not alt.strip():
         raise ValueError(f"alt must say what the figure {name!r} shows, got an empty text")
@@ -40,7 +42,6 @@ def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: st
         figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
     if isinstance(figure, Picture):
         figure.alt = alt
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "svg": described(svg.getvalue().decode(), name, alt).encode(),
         "png": png.getvalue(),
@@ -48,8 +49,7 @@ def save(figure: Figure, folder: Path, name: str, *, data: pd.DataFrame, alt: st
         "alt.txt": f"{alt}\n".encode(),
     }
     paths = [folder / f"{name}.{ending}" for ending in contents]
-    for path, content in zip(paths, contents.values()):
-        path.write_bytes(content)
+    write_all(dict(zip(paths, contents.values())))
     return paths
 
 

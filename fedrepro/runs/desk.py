@@ -23,6 +23,7 @@ KEEP_SECONDS = 60.0  # between two writes of a training; so much is lost at most
 SOON = 5.0  # seconds: a training that took as long is written when it ends, a shorter one is done again
 FIRST_IMAGES = {"fused": 2_000_000, "graph": 500_000}  # of the first part, where nothing has been timed yet
 FEW_IMAGES = 256  # the same on a CPU
+BACKWARD = 3.0  # passes forward that a step of training takes as long as
 
 
 class KeepingDesk(Desk):
@@ -34,6 +35,7 @@ class KeepingDesk(Desk):
         engine: the kernel that trains.
         deadline: `time.monotonic()` value before which to stop; None for no limit.
         show: is told the progress inside a round, in words.
+        forward: seconds that an image needs to pass through the network, as measured before; 0 if unknown.
     """
 
     def __init__(
@@ -42,15 +44,18 @@ class KeepingDesk(Desk):
         *,
         deadline: float | None = None,
         show: Callable[[str], object] = lambda text: None,
+        forward: float = 0.0,
     ) -> None:
-        self._deadline, self._show = deadline, show
+        self._deadline, self._show, self._forward = deadline, show, forward
         self._first = FIRST_IMAGES.get(engine, FEW_IMAGES)
-        self._rate = 0.0  # images per second of the last part
+        self._worked = False
+        self._rate = 1 / (BACKWARD * forward) if forward else 0.0  # images per second of the last part
 
     def begin(self, drawer: Drawer) -> None:
         """Begin a round, of which something may lie in the drawer already."""
         self._drawer = drawer
         self._calls = 0
+        self._worked = False  # whether this process has put something into the drawer
         self._begun = self._kept = time.monotonic()
 
     def carry_out(
@@ -89,6 +94,20 @@ class KeepingDesk(Desk):
             self._write(number, first, trained, mark)
         return trained
 
+    def before_predicting(self, images: int) -> None:
+        """Stop before images pass through a network if that would end after the deadline.
+
+        Only where a training of this round was written down here: the next process then has more time for it.
+
+        Raises:
+            PausedError: then; what is done is kept.
+        """
+        late = self._deadline is not None and time.monotonic() + images * self._forward > self._deadline
+        if self._worked and late:
+            self._drawer.put(self._calls, None, time.monotonic() - self._begun)
+            what = f"before {images:,} images are predicted in it"
+            raise PausedError(f"{STOPPED} inside round {self._drawer.round + 1}, {what}")
+
     def _until(self, images: list[int], first: int) -> int:
         """Return the step before which the next part ends; a rest not worth a part of its own goes along."""
         left = self._rate * PART_SECONDS if self._rate else float(self._first)
@@ -125,6 +144,7 @@ class KeepingDesk(Desk):
         if trained is not None:
             own = trained.stack
             begun = Begun(mark, first, own.params, own.buffers, own.counters, trained.carried)
+            self._worked = True
         self._drawer.put(number, begun, now - self._begun)
         self._begun = self._kept = now
 

@@ -50,7 +50,11 @@ def provenance(device: str) -> dict[str, Any]:
     """Return where and with what numbers are made."""
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     if device == "cpu" and Path("/proc/cpuinfo").exists():
-        models = [li for li in Path("/proc/cpuinfo").read_text().splitlines() if li.startswith("model name")]
+        models = [
+            li
+            for li in Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+            if li.startswith("model name")
+        ]
         name = models[0].split(":", 1)[1].strip() if models else name
     return {
         "device": f"{device}: {name}",
@@ -66,15 +70,32 @@ def provenance(device: str) -> dict[str, Any]:
 def _commit() -> str:
     """Return the checkout's commit, marked if the library itself differs from it.
 
-    Where the library was copied without its history, FEDREPRO_COMMIT may name the commit.
+    Where git gives none, for whatever reason, FEDREPRO_COMMIT may name it, as where the library was copied without
+    its history; else it is unknown.
     """
-    root = Path(fedrepro.__file__).parents[1]
+    root = Path(fedrepro.__file__).resolve().parents[1]
+    return _asked(root) or os.environ.get("FEDREPRO_COMMIT", "").strip() or "unknown"
+
+
+def _asked(root: Path) -> str:
+    """Return the commit of a folder that is the root of this package's own repository; nothing if it is none."""
     if not (root / ".git").exists():
-        return os.environ.get("FEDREPRO_COMMIT", "unknown")
+        return ""
+    # What a hook or a shell says of another repository does not count, nor does one that this folder lies in.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean |= {"GIT_CEILING_DIRECTORIES": str(root.parent), "GIT_OPTIONAL_LOCKS": "0"}
 
     def ask(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        command = ["git", "-C", str(root), "-c", "core.fsmonitor=false", *words]
+        done = subprocess.run(command, env=clean, capture_output=True, check=True, timeout=60)
+        return done.stdout.decode(errors="replace").strip()
 
-    changed = ask("status", "--porcelain", "--", "fedrepro")
-    return (ask("rev-parse", "--short=10", "HEAD") or "unknown") + ("-dirty" if changed else "")
+    try:
+        if Path(ask("rev-parse", "--show-toplevel")).resolve() != root:
+            return ""
+        ask("ls-files", "--error-unmatch", "--", "fedrepro/__init__.py")  # a copy in somebody else's is not theirs
+        commit = ask("rev-parse", "--short=10", "--verify", "HEAD")
+        changed = ask("status", "--porcelain", "--untracked-files=normal", "--", "fedrepro")
+    except (OSError, subprocess.SubprocessError):  # no git, no commit, another owner
+        return ""
+    return commit + ("-dirty" if changed else "")

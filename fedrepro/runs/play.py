@@ -1,9 +1,10 @@
 """Runs: play a setting's rounds, checkpointing each, until done, out of time, or failed."""
 
-import math
+import errno
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -11,17 +12,19 @@ from tqdm import tqdm
 from fedrepro.core.files import StoreError
 from fedrepro.core.metrics import packed
 from fedrepro.core.rng import Streams
+from fedrepro.core.state import State
 from fedrepro.data.partition import split_hash
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.desk import STOPPED, PausedError
 from fedrepro.federation.loaded import fingerprint
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.measures import evaluate, hits, measured
-from fedrepro.papers.reading import LAST, Reading
 from fedrepro.runs.desk import KeepingDesk
+from fedrepro.runs.ended import reached, record_of
+from fedrepro.runs.expected import Expected, forward_seconds, work
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
-from fedrepro.runs.record import flattened
 from fedrepro.runs.request import Outcome, Run
+from fedrepro.runs.sound import misnumbered
 from fedrepro.runs.store import DamagedError, Progress, Store
 
 Tick = Callable[[int], object]  # called with the number of rounds just done
@@ -60,13 +63,19 @@ def play(
     try:
         key = store.key(run.setting, run.seed, fingerprint(run.setting))
         return _attempt(run, key, store, device, deadline, expected, tick, show)
-    except DamagedError as error:  # left as it is: whoever owns it may know better
-        return Outcome(key, "failed", error=str(error))
-    except StoreError:
-        raise
+    except StoreError as error:
+        if not _of_one_run(error):
+            raise
+        return Outcome(key, "failed", error=str(error))  # its files are left: whoever owns them may know better
     except Exception as error:
-        message = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
-        return Outcome(key, "failed", error=message)
+        told = isinstance(error, ValueError | OSError) and str(error)
+        return Outcome(key, "failed", error=str(error) if told else f"{type(error).__name__}: {error}")
+
+
+def _of_one_run(error: StoreError) -> bool:
+    """Return whether a file of one run is to blame, not the disk or the whole store."""
+    place = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.ELOOP}
+    return isinstance(error, DamagedError) or getattr(error.__cause__, "errno", None) in place
 
 
 def _finished(run: Run, key: str, store: Store, tick: Tick) -> Outcome | None:
@@ -74,21 +83,16 @@ def _finished(run: Run, key: str, store: Store, tick: Tick) -> Outcome | None:
     record = store.record(key)
     if record is None:
         return None
-    if len(record["rows"]) < run.setting.rounds and not _reached(
+    if record["seed"] != run.seed or record["setting_key"] != run.setting.key:
+        path, setting = store.root / key / "record.json", record["setting_key"]
+        other = f"seed {record['seed']}, not {run.seed}" if record["seed"] != run.seed else f"setting {setting}"
+        raise DamagedError(f"{path} is damaged (of {other}); remove it to finish that run again")
+    if len(record["rows"]) < run.setting.rounds and not reached(
         run, record["rows"], record.get("answer", "student")
     ):
         return None
     tick(run.setting.rounds)
     return Outcome(key, "done", record)
-
-
-def _reached(run: Run, rows: Sequence[Mapping[str, Any]], answer: str) -> bool:
-    """Return whether a run may end early since a round has reached its target."""
-    if run.until is None:
-        return False
-    reading = Reading(measure=run.until[0])
-    seen = (flattened(row).get(reading.column(answer)) for row in rows)
-    return any(value is not None and value >= run.until[1] for value in seen)
 
 
 def _attempt(
@@ -128,21 +132,26 @@ def _play(
     rows: list[dict[str, Any]] = []
     places: list[dict[str, Any]] = []
     layouts = [world.architecture.layout for world in federation.worlds]
-    saved = store.restore(key, layouts, federation.device)
+    saved = store.restore(key, layouts, federation.device, run.seed)
     if saved is not None:
-        state, rows = saved.state, saved.rows
+        state, rows = _own(saved, run, store.root / key / "checkpoint.pt"), saved.rows
         places = saved.places or ([UNKNOWN] if rows else [])
         tick(state.round)
     else:
         state = method.init(federation, run.seed)
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
-    desk = KeepingDesk(choice.engine, deadline=deadline, show=show)
+    forward = 0.0 if deadline is None else forward_seconds(federation, state)
+    expected = expected or forward * work(run.setting.asdict())
+    desk = KeepingDesk(choice.engine, deadline=deadline, show=show, forward=forward)
     federation = replace(federation, desk=desk)
-    while state.round < run.setting.rounds and not _reached(run, rows, method.answer):
+    while state.round < run.setting.rounds and not reached(run, rows, method.answer):
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
-            return Outcome(key, "paused", error=f"{STOPPED} after round {state.round} of {run.setting.rounds}")
+            word = f"{STOPPED} after round {state.round} of {run.setting.rounds}"
+            return Outcome(
+                key, "paused", error=word if rows else f"{word}: one is thought to take {longest:.0f} s"
+            )
         inside = store.drawer(key, state.round, where)
         places = [*places, *(place for place in inside.places if place not in places)]
         desk.begin(inside)
@@ -161,40 +170,42 @@ def _play(
         row |= ({"measured": further} if further else {}) | seen
         rows.append(row | {"seconds": time.perf_counter() - begun})
         places = [*(place for place in places if place != where), where]
-        store.save(key, Progress(state, rows, places))
+        store.save(key, Progress(state, rows, places), run.seed)
         tick(1)
     tick(run.setting.rounds - state.round)
     split = split_hash([part.numpy() for part in federation.parts])
-    record = _record(run, method.answer, rows, split, places) | {"images": len(federation.test.labels)}
+    record = record_of(run, method.answer, rows, split, places) | {"images": len(federation.test.labels)}
     store.finish(key, record)
     return Outcome(key, "done", record)
 
 
-def _record(
-    run: Run, answer: str, rows: list[dict[str, Any]], split: str, places: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the record of a finished run; `places` are those that played rounds, the last one's last."""
-    return {
-        "setting": run.setting.asdict(),
-        "setting_key": run.setting.key,
-        "seed": run.seed,
-        "answer": answer,
-        "result": LAST(rows, answer).number,
-        "best_accuracy": max(row["accuracy"] for row in rows),
-        "rows": [_finite({name: value for name, value in row.items() if name != "hits"}) for row in rows],
-        "hits": rows[-1].get("hits", ""),
-        "split": split,
-        "seconds": sum(row["seconds"] for row in rows),
-        "provenance": places[-1] | ({"earlier": places[:-1]} if places[1:] else {}),
-    }
+class _Memory(dict[str, Any]):
+    """What a checkpoint holds of earlier rounds: a stage that finds its own missing would begin anew unseen."""
+
+    def __init__(self, held: Mapping[str, Any], path: Path) -> None:
+        super().__init__(held)
+        self._path = path
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what is remembered under a name; raises DamagedError if nothing is."""
+        if name not in self:
+            why = f"without {name!r}, which its method remembers from round to round"
+            raise DamagedError(f"{self._path} is damaged ({why}); remove it to start that run again")
+        return self[name]
 
 
-def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which unknown numbers are None, as JSON has it."""
-    return {
-        name: _finite(value) if isinstance(value, Mapping) else None if math.isnan(value) else value
-        for name, value in row.items()
-    }
+def _own(saved: Progress, run: Run, path: Path) -> State:
+    """Return the state of a checkpoint if it can be the run's; raises DamagedError, naming it, if not."""
+    state = saved.state
+    why = misnumbered(saved.rows)
+    if len(saved.rows) != state.round or not 0 <= state.round <= run.setting.rounds:
+        why = f"{state.round} rounds and rows of {len(saved.rows)}, of a run of {run.setting.rounds}"
+    if why:
+        raise DamagedError(f"{path} is damaged ({why}); remove it to start that run again")
+    if state.round == 0:
+        return state
+    further = tuple(replace(one, memory=_Memory(one.memory, path)) for one in state.further)
+    return replace(state, memory=_Memory(state.memory, path), further=further)
 
 
 def play_all(
@@ -212,7 +223,7 @@ def play_all(
     still to come paused. A run that another process works on is put off to the end and then waited for.
 
     Args:
-        runs: what to play, most wanted first.
+        runs: what to play, most wanted first; asked for one by one, so that there may be any number.
         store: where they live.
         device: a torch device name.
         budget: seconds after which to stop cleanly; no limit when None.
@@ -220,46 +231,54 @@ def play_all(
         report: called after each run.
 
     Returns:
-        One outcome per run, in the order given.
+        One outcome per run, in the order given. Of runs that have no length (of a generator) none is asked for
+        any more when the budget is spent: there are outcomes of the first ones only.
     """
-    runs = list(runs)
     deadline = None if budget is None else time.monotonic() + budget
+    counted = isinstance(runs, Sized)
     outcomes: dict[int, Outcome] = {}
+    waiting: list[tuple[int, Run]] = []
     gone = False  # whether the device is
-    longest: dict[tuple[str, str], float] = {}  # the longest round of each network and method so far
+    known = Expected(store)
     hide = None if progress is None else not progress
-    with tqdm(total=sum(r.setting.rounds for r in runs), unit="round", disable=hide, dynamic_ncols=True) as bar:
-        waiting = list(range(len(runs)))
+    total = sum(run.setting.rounds for run in runs) if isinstance(runs, Sized) else 0
+    with tqdm(total=total, unit="round", disable=hide, dynamic_ncols=True) as bar:
+
+        def one(place: int, run: Run) -> None:
+            nonlocal gone, deadline
+            bar.set_postfix_str("", refresh=False)
+            bar.set_description_str(f"{run.label}, seed {run.seed}" if run.label else "runs")
+            outcome = play(
+                run,
+                store,
+                device=device,
+                deadline=deadline,
+                expected=0.0 if deadline is None else known.seconds(run),
+                tick=bar.update,
+                show=bar.set_postfix_str,
+            )
+            known.learn(run, outcome.record)
+            if gone and outcome.status == "paused":
+                outcome = replace(outcome, error=LOST)
+            if outcome.status == "failed" and lost(device):
+                gone, deadline = True, time.monotonic()
+            if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
+                waiting.append((place, run))
+                return
+            outcomes[place] = outcome
+            report(run, outcome)
+
+        for place, run in enumerate(runs):
+            if not counted:
+                if deadline is not None and not gone and time.monotonic() >= deadline:
+                    break
+                bar.total += run.setting.rounds
+            one(place, run)
         while waiting:
-            later = []
-            for place in waiting:
-                run = runs[place]
-                bar.set_postfix_str("", refresh=False)
-                bar.set_description_str(f"{run.label}, seed {run.seed}" if run.label else "runs")
-                kind = (run.setting.model, run.setting.method)
-                outcome = play(
-                    run,
-                    store,
-                    device=device,
-                    deadline=deadline,
-                    expected=longest.get(kind, 0.0),
-                    tick=bar.update,
-                    show=bar.set_postfix_str,
-                )
-                if outcome.record is not None:
-                    slowest = max(row["seconds"] for row in outcome.record["rows"])
-                    longest[kind] = max(slowest, longest.get(kind, 0.0))
-                if gone and outcome.status == "paused":
-                    outcome = replace(outcome, error=LOST)
-                if outcome.status == "failed" and lost(device):
-                    gone, deadline = True, time.monotonic()
-                if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
-                    later.append(place)
-                    continue
-                outcomes[place] = outcome
-                report(run, outcome)
-            if later and len(later) == len(waiting):
+            again, waiting = waiting, []
+            for place, run in again:
+                one(place, run)
+            if len(waiting) == len(again):
                 time.sleep(1.0)
-            waiting = later
         bar.set_description_str("runs")
-    return [outcomes[place] for place in range(len(runs))]
+    return [outcomes[place] for place in sorted(outcomes)]

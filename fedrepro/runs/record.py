@@ -7,119 +7,48 @@
     <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
 
 Scales have files of their own, so a result of a smaller scale can never replace one of a larger; nor does a run
-in one precision replace that in another.
+in one precision replace that in another. The files of a scale change together, and are read strictly: a file that
+is cut, merged by hand or damaged is named, and nothing is changed.
 """
 
-import contextlib
 import json
+import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
 
-from fedrepro.core.files import write_atomically
-from fedrepro.core.setting import Setting, digest
+from fedrepro.core.files import StoreError
+from fedrepro.core.locks import alone
+from fedrepro.core.setting import Setting
+from fedrepro.core.together import JOURNAL, settle, snapshot, write_together
 from fedrepro.papers import SCALES, Cell
-from fedrepro.papers.reading import LAST
+from fedrepro.runs import table as tables
+from fedrepro.runs.rows import (
+    BY,
+    HIT_COLUMNS,
+    MEASURE_COLUMNS,
+    ROUND_COLUMNS,
+    RUN_COLUMNS,
+    hit_rows,
+    measure_rows,
+    place_columns,
+    round_rows,
+    run_columns,
+    run_row,
+)
+from fedrepro.runs.rows import FIRST as FIRST
+from fedrepro.runs.rows import flattened as flattened
 
-RUN_COLUMNS = [
-    *(
-        "row",
-        "column",
-        "seed",
-        "result",
-        "accuracy",
-        "best_accuracy",
-        "ensemble_accuracy",
-        "average_accuracy",
-    ),
-    *("teacher_accuracy", "rounds", "setting_key", "key", "scale", "precision", "engine", "device", "threads"),
-    *("torch", "commit", "date", "seconds", "split"),
-]
-ROUND_COLUMNS = [
-    *("row", "column", "seed", "round", "accuracy", "average_accuracy", "teacher_accuracy"),
-    *("train_loss", "distill_loss", "seconds", "precision"),
-]
-
-MEASURE_COLUMNS = ["row", "column", "seed", "round", "measure", "value", "precision"]
-FIRST = {"engine": "plain", "precision": "float32"}  # the only ones when records did not name them
-HIT_COLUMNS = ["row", "column", "seed", "images", "hits", "precision"]
-BY = ["row", "column", "seed", "precision"]  # what one line of `<scale>.csv` is the result of
-TEXT = dict.fromkeys(
-    ("row", "column", "setting_key", "key", "commit", "split", "torch", "date", "hits"), str
-)  # never numbers
-
-
-def run_row(cell: Cell, scale: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's line of `<scale>.csv`."""
-    last, where = record["rows"][-1], record["provenance"]
-    value = cell.reading([flattened(row) for row in record["rows"]], record.get("answer", "student"))
-    if cell.reading == LAST:  # records from before the answer was noted hold it as their result
-        value = replace(value, number=record["result"])
-    row = {
-        "row": cell.row,
-        "column": cell.column,
-        "seed": record["seed"],
-        "result": value.number,
-        "censored": int(value.censored),
-        "best_accuracy": record["best_accuracy"],
-        "rounds": len(record["rows"]),
-        "setting_key": record["setting_key"],
-        "key": key,
-        "scale": scale,
-        "precision": record["setting"]["precision"],
-        "seconds": round(record["seconds"], 2),
-        "split": record["split"][:12],
-    }
-    row |= {name: last.get(name) for name in RUN_COLUMNS if name.endswith("accuracy") and name in last}
-    return row | _places(where)
-
-
-def _places(where: dict[str, Any]) -> dict[str, Any]:
-    """Return where a run was played: of several processes their devices, versions and commits, in that order."""
-    last = {"engine": FIRST["engine"]} | where
-    found = {name: last[name] for name in ("device", "threads", "torch", "commit", "date", "engine")}
-    if earlier := where.get("earlier", []):
-        for name in ("device", "torch", "commit", "engine"):
-            found[name] = " + ".join(dict.fromkeys(str(place[name]) for place in (*earlier, where)))
-    return found
-
-
-def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that was measured of a round, further measures beside the others."""
-    return {**{name: value for name, value in row.items() if name != "measured"}, **row.get("measured", {})}
-
-
-def measure_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a run's lines of `<scale>_measures.csv`."""
-    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
-    facts |= {"precision": record["setting"]["precision"]}
-    return [
-        {"round": int(row["round"]), "measure": name, "value": value} | facts
-        for row in record["rows"]
-        for name, value in row.get("measured", {}).items()
-    ]
-
-
-def hit_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a run's line of `<scale>_hits.csv`; none for a record from before hits were kept."""
-    if not record.get("hits"):
-        return []
-    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
-    facts |= {"precision": record["setting"]["precision"]}
-    return [facts | {"images": record["images"], "hits": record["hits"]}]
-
-
-def round_rows(cell: Cell, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a run's lines of `<scale>_rounds.csv`."""
-    facts = {"row": cell.row, "column": cell.column, "seed": record["seed"]}
-    facts |= {"precision": record["setting"]["precision"]}
-    rows = [{name: row.get(name) for name in ROUND_COLUMNS} | facts for row in record["rows"]]
-    return [row | {"round": int(row["round"])} for row in rows]
+FILES = {  # the ending of each csv file, its columns, and those of which no two lines have the same values
+    ".csv": (RUN_COLUMNS, BY),
+    "_rounds.csv": (ROUND_COLUMNS, [*BY, "round"]),
+    "_measures.csv": (MEASURE_COLUMNS, [*BY, "round", "measure"]),
+    "_hits.csv": (HIT_COLUMNS, BY),
+}
 
 
 def _merge(path: Path, fresh: pd.DataFrame, by: list[str], runs: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -129,11 +58,12 @@ def _merge(path: Path, fresh: pd.DataFrame, by: list[str], runs: pd.DataFrame | 
     """
     fresh = fresh.drop_duplicates(by, keep="last")
     if path.exists():
-        old = _read(path, list(fresh.columns))
+        old = tables.table(path, path.read_bytes(), list(fresh.columns), by)
         fresh = fresh.reindex(columns=old.columns)
         known = fresh if runs is None else runs
         old = old[~pd.MultiIndex.from_frame(old[BY]).isin(pd.MultiIndex.from_frame(known[BY]))]
-        fresh = pd.concat([old, fresh], ignore_index=True) if len(old) else fresh
+        parts = [part for part in (old, fresh) if len(part)]  # an empty one would change the types of columns
+        fresh = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0] if parts else fresh
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
 
@@ -156,40 +86,33 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
         return []
     place = folder / item
     runs = pd.DataFrame([run_row(c, scale, k, r) for c, k, r in found])
-    runs = runs.reindex(columns=_run_columns(runs))
+    runs = runs.reindex(columns=run_columns(runs))
     rounds = pd.DataFrame([row for c, _, r in found for row in round_rows(c, r)]).reindex(columns=ROUND_COLUMNS)
-    names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
     measures = pd.DataFrame([row for c, _, r in found for row in measure_rows(c, r)], columns=MEASURE_COLUMNS)
     seen = pd.DataFrame([row for c, _, r in found for row in hit_rows(c, r)], columns=HIT_COLUMNS)
-    with _alone(place):
-        tables = [
-            _merge(names[0], runs, BY),
-            _merge(names[1], rounds, [*BY, "round"]),
-        ]
-        for path, table in zip(names, tables):
-            _write_table(path, table)
+    names = [place / f"{scale}.csv", place / f"{scale}_rounds.csv", place / f"{scale}_settings.json"]
+    with alone(place):
+        _settled(place, scale)
+        merged = _merge(names[0], runs, BY)
+        contents = {names[0]: _csv(merged), names[1]: _csv(_merge(names[1], rounds, [*BY, "round"]))}
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
-        _write_settings(names[2], fresh, set(tables[0]["setting_key"]))
+        contents[names[2]] = _settings(names[2], fresh, set(merged["setting_key"]))
         for name, table, by in (("measures", measures, [*BY, "round", "measure"]), ("hits", seen, BY)):
             path = place / f"{scale}_{name}.csv"
             if len(table) or path.exists():
-                names.append(path)
-                _write_table(path, _merge(path, table, by, runs), digits="%.6g")
-    return names
+                contents[path] = _csv(_merge(path, table, by, runs), digits="%.6g")
+        write_together(_journal(place, scale), contents)
+    return list(contents)
 
 
-def _run_columns(runs: pd.DataFrame) -> list[str]:
-    """Return the columns of `<scale>.csv`: which numbers are censored is told where some are."""
-    censored = "censored" in runs and bool(runs["censored"].any())
-    return [*RUN_COLUMNS[:4], "censored", *RUN_COLUMNS[4:]] if censored else RUN_COLUMNS
+def _journal(place: Path, scale: str) -> Path:
+    return place / f".{scale}{JOURNAL}"
 
 
-@contextlib.contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Let one process at a time read and rewrite an item's files; the lock's file lies outside of them."""
-    name = f"fedrepro-{digest(str(place.resolve()))}.lock"
-    with FileLock(Path(tempfile.gettempdir()) / name):
-        yield
+def _settled(place: Path, scale: str) -> None:
+    """Finish what a killed process had begun to write, and look at what is there; under the lock."""
+    settle(_journal(place, scale))
+    _whole(place, scale)
 
 
 def write_values(
@@ -210,56 +133,122 @@ def write_values(
         "scale": scale,
     }
     facts |= {"precision": setting.precision}
-    facts |= _places(where)
+    facts |= place_columns(where)
     fresh = values.assign(**facts).reindex(columns=RUN_COLUMNS)
-    names = [folder / item / f"{scale}.csv", folder / item / f"{scale}_settings.json"]
-    with _alone(folder / item):
+    place = folder / item
+    names = [place / f"{scale}.csv", place / f"{scale}_settings.json"]
+    with alone(place):
+        _settled(place, scale)
         table = _merge(names[0], fresh, BY)
-        _write_table(names[0], table)
-        _write_settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
+        known = _settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
+        contents = {names[0]: _csv(table), names[1]: known}
+        for ending in ("_rounds.csv", "_measures.csv", "_hits.csv"):  # of runs that give way to these lines
+            path = place / f"{scale}{ending}"
+            if path.exists():
+                columns, by = FILES[ending]
+                none = pd.DataFrame(columns=columns)
+                digits = "%.4f" if ending == "_rounds.csv" else "%.6g"
+                contents[path] = _csv(_merge(path, none, by, fresh), digits)
+        write_together(_journal(place, scale), contents)
     return names
 
 
-def _write_table(path: Path, table: pd.DataFrame, digits: str = "%.4f") -> None:
-    write_atomically(path, table.to_csv(index=False, float_format=digits, lineterminator="\n").encode())
+def _csv(table: pd.DataFrame, digits: str = "%.4f") -> bytes:
+    return table.to_csv(index=False, float_format=digits, lineterminator="\n").encode()
 
 
-def _write_settings(path: Path, fresh: dict[str, Any], used: set[str]) -> None:
+def _settings(path: Path, fresh: dict[str, Any], used: set[str]) -> bytes:
     """Add settings to a file of them, and drop those that no line of the records uses any more.
 
     The precision is no part of a setting's key: it stands in the lines, and is left out here.
     """
-    settings = (json.loads(path.read_text()) if path.exists() else {}) | fresh
+    settings = (tables.settings(path, path.read_bytes()) if path.exists() else {}) | fresh
     kept = {
         key: {name: value for name, value in settings[key].items() if name != "precision"}
         for key in sorted(settings)
         if key in used
     }
-    write_atomically(path, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+    return (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
 
 
 def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.DataFrame:
-    """Read an item's records at a scale; an empty table with the right columns if there are none."""
-    path = folder / item / (f"{scale}_rounds.csv" if rounds else f"{scale}.csv")
-    if not path.exists():
-        return pd.DataFrame(columns=ROUND_COLUMNS if rounds else RUN_COLUMNS)
-    return _read(path, ROUND_COLUMNS if rounds else RUN_COLUMNS)
+    """Read an item's records at a scale; an empty table with the right columns if there are none.
+
+    Nobody needs to hold a lock: while another process writes, all is old or all is new.
+
+    Raises:
+        ValueError: if any file of that scale is no whole, sound table, or lacks what another one asks for; names
+            file and line.
+        StoreError: if a file cannot be read.
+    """
+    found = _whole(folder / item, scale)
+    name = f"{scale}_rounds.csv" if rounds else f"{scale}.csv"
+    empty = pd.DataFrame(columns=ROUND_COLUMNS if rounds else RUN_COLUMNS)
+    return found[folder / item / name].copy() if folder / item / name in found else empty
 
 
 def read_hits(folder: Path, item: str, scale: str) -> pd.DataFrame:
     """Read which test images an item's runs got right (`metrics.unpacked`); an empty table if there are none."""
+    found = _whole(folder / item, scale)
     path = folder / item / f"{scale}_hits.csv"
-    return _read(path, HIT_COLUMNS) if path.exists() else pd.DataFrame(columns=HIT_COLUMNS)
+    return found[path].copy() if path in found else pd.DataFrame(columns=HIT_COLUMNS)
 
 
-def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype=TEXT)
-    if "censored" in table and "censored" not in columns:
-        columns = [*columns[:4], "censored", *columns[4:]]
-    table = table.reindex(columns=columns)
-    for name in FIRST.keys() & set(columns):
-        table[name] = table[name].astype(object).where(table[name].notna(), FIRST[name])
-    return table
+def _whole(place: Path, scale: str) -> dict[Path, pd.DataFrame]:
+    """Return the tables of an item at a scale that there are, by their files, checked alone and together."""
+    paths = [place / f"{scale}{ending}" for ending in (*FILES, "_settings.json")]
+    return _checked(tuple(snapshot(_journal(place, scale), paths).items()), place / f"{scale}.csv")
+
+
+@lru_cache(maxsize=256)
+def _checked(contents: tuple[tuple[Path, bytes], ...], runs: Path) -> dict[Path, pd.DataFrame]:
+    scale, found, known = runs.stem, {}, None
+    for path, content in contents:
+        ending = path.name.removeprefix(scale)
+        if ending in FILES:
+            columns, by = FILES[ending]
+            found[path] = tables.table(path, content, columns, by, scale)
+        else:
+            known = set(tables.settings(path, content))
+    others = {path: lines for path, lines in found.items() if path != runs}
+    if runs in found:
+        tables.agree(runs, found[runs], others, known)
+    elif any(map(len, others.values())):
+        raise ValueError(f"{runs} is missing, of which {next(iter(others))} has lines{tables.REMEDY}")
+    return found
+
+
+def check(folder: Path, items: Iterable[str], scale: str) -> None:
+    """Look, before anything is played, whether the records of items can be written.
+
+    Args:
+        folder: where to, as for `write`.
+        items: such as "fedbe/table1_methods".
+        scale: as for `write`.
+
+    Raises:
+        ValueError: if a record that is there is damaged, see `read`.
+        StoreError: if the folder cannot be written.
+    """
+    for item in items:
+        writable(folder / item)
+        _whole(folder / item, scale)
+
+
+def writable(folder: Path) -> None:
+    """Look whether files can be written into a folder, or the folder made.
+
+    Raises:
+        StoreError: if not; names the folder.
+    """
+    there = folder
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise StoreError(f"cannot write into {there}: {error.strerror or error}; nothing was played") from error
 
 
 def in_one_precision(table: pd.DataFrame) -> pd.DataFrame:

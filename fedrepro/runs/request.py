@@ -1,7 +1,8 @@
 """What is asked for, and how it ended."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from fedrepro.core.setting import Setting
@@ -39,6 +40,16 @@ def merged(requests: Iterable[Run]) -> dict[tuple[Setting, int], Run]:
     for run in requests:
         same.setdefault((run.setting, run.seed), []).append(run)
     return {asked: _serving(runs) for asked, runs in same.items()}
+
+
+def in_turn(requests: Iterable[Run]) -> Iterator[Run]:
+    """Yield one run for all requests of a setting and seed, as `merged`, block by block of one seed.
+
+    Requests of one seed stand together, as all cells of a seed before the next seed: no more than a seed's are
+    held at a time, so that there may be any number of seeds.
+    """
+    for _, block in groupby(requests, key=lambda run: run.seed):
+        yield from merged(block).values()
 
 
 def _serving(runs: Sequence[Run]) -> Run:

@@ -12,6 +12,7 @@
 import contextlib
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +20,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
-from fedrepro.core.files import PARTIAL, StoreError, write_atomically
+from fedrepro.core.files import StoreError, sweep, text, write_atomically
+from fedrepro.core.locks import lock_of, unlockable
 from fedrepro.core.paths import runs_folder
 from fedrepro.core.setting import Setting, digest
-from fedrepro.core.stack import Layout, Stack
+from fedrepro.core.stack import Layout
 from fedrepro.core.state import State
 from fedrepro.kernels.trained import Carried
+from fedrepro.runs.packed import packed_state, sealed, unpacked_state, unsealed
+from fedrepro.runs.sound import RECORD as RECORD
+from fedrepro.runs.sound import flaw
 
-RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance")
 Read = TypeVar("Read")
 NUMERICS = 1  # raise whenever the same setting and seed would give other numbers than before
+CHECKPOINT = {
+    *("numerics", "key", "seed", "rows", "places", "round", "params", "buffers", "counters", "memory", "further")
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,11 @@ class DamagedError(StoreError):
 def _read(path: Path, remedy: str) -> dict[str, Any]:
     """Read a JSON object; raises DamagedError naming the file and a remedy if it is none."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(text(path))
     except ValueError as error:
         raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
     if not isinstance(found, dict):
         raise DamagedError(f"{path} is damaged (no JSON object); {remedy}")
     return found
@@ -105,15 +114,16 @@ class Store:
         """Claim a run for this process; yields False if another process works on it."""
         folder = self.root / key
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
+        lock = lock_of(folder / "lock")
         try:
-            lock.acquire(timeout=0)
+            with unlockable(folder / "lock"):
+                lock.acquire(timeout=0)
         except Timeout:
             yield False
             return
         try:
-            for left in folder.glob(f".*{PARTIAL}"):  # of a process that was killed while it wrote
-                left.unlink(missing_ok=True)
+            for place in (folder, folder / "inside"):  # of a process that was killed while it wrote
+                sweep(place, alone=True)
             yield True
         finally:
             lock.release()
@@ -122,28 +132,36 @@ class Store:
         """Write down what a run is."""
         write_atomically(self.root / key / "setting.json", _json(setting.asdict() | {"seed": seed}))
 
-    def save(self, key: str, progress: Progress) -> None:
+    def save(self, key: str, progress: Progress, seed: int | None = None) -> None:
         """Replace a run's checkpoint by a newer one, atomically; what was kept inside its round goes."""
-        content = {"numerics": NUMERICS, "rows": progress.rows, "places": progress.places}
-        self.write(key, "checkpoint.pt", content | _packed_state(progress.state))
+        content = {"rows": progress.rows, "places": progress.places} | ({} if seed is None else {"seed": seed})
+        self.write(key, "checkpoint.pt", content | packed_state(progress.state))
         shutil.rmtree(self.root / key / "inside", ignore_errors=True)
 
-    def restore(self, key: str, layouts: Sequence[Layout], device: torch.device) -> Progress | None:
+    def restore(
+        self, key: str, layouts: Sequence[Layout], device: torch.device, seed: int | None = None
+    ) -> Progress | None:
         """Read a run's checkpoint, or None if it has none.
 
         Args:
             key: of the run.
             layouts: of the architectures' models, in their order.
             device: where the state is to be.
+            seed: of the run.
 
         Raises:
-            DamagedError: if the file is damaged, naming it.
+            DamagedError: if the file is damaged, or another run's, naming it.
         """
 
         def read(saved: dict[str, Any]) -> Progress:
-            return Progress(_state(saved, layouts), saved["rows"], saved.get("places", []))
+            if strange := sorted(saved.keys() - CHECKPOINT):
+                raise ValueError(f"unknown {strange[0]!r}")
+            rows, places = saved["rows"], saved.get("places", [])
+            if not all(isinstance(held, dict) for held in (*rows, *places)) or saved["round"] < 0:
+                raise ValueError("its rows are none")
+            return Progress(unpacked_state(saved, layouts), rows, places)
 
-        return self.load(key, "checkpoint.pt", device, read)
+        return self.load(key, "checkpoint.pt", device, read, seed=seed)
 
     def drawer(self, key: str, round: int, place: dict[str, Any]) -> "Drawer":
         """Return what is done of a round, and where more of it may be put; what is left of another round goes.
@@ -153,17 +171,26 @@ class Store:
             round: its number, from 0.
             place: where this process plays it.
         """
-        path = self.root / key / "inside" / "round.json"
-        held = _read(path, "remove its folder to play that round again") if path.exists() else {}
+        path, remedy = self.root / key / "inside" / "round.json", "remove its folder to play that round again"
+        held = _read(path, remedy) if path.exists() else {}
+        try:
+            held = unsealed(held, key=key)
+            spent, places = held.get("seconds", 0.0), held.get("places", [])
+            if not (isinstance(spent, int | float) and 0 <= spent < math.inf):
+                raise ValueError(f"seconds {spent!r}")
+            if not (isinstance(places, list) and all(isinstance(one, dict) for one in places)):
+                raise ValueError("its places are none")
+        except ValueError as error:
+            raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
         if (held.get("round"), held.get("numerics")) != (round, NUMERICS):
             shutil.rmtree(path.parent, ignore_errors=True)
             held = {}
         return Drawer(self, key, round, held.get("seconds", 0.0), held.get("places", []), place)
 
     def write(self, key: str, name: str, content: dict[str, Any]) -> None:
-        """Write a file of tensors and plain values in a run's folder, atomically."""
+        """Write a file of tensors and plain values in a run's folder, atomically; it says whose it is."""
         buffer = io.BytesIO()
-        torch.save(_on_cpu(content), buffer)
+        torch.save(sealed(content, numerics=NUMERICS, key=key), buffer)
         write_atomically(self.root / key / name, buffer.getvalue())
 
     def load(
@@ -173,13 +200,18 @@ class Store:
         device: torch.device,
         read: Callable[[dict[str, Any]], Read],
         remedy: str = "remove it to start that run again",
+        **facts: Any,
     ) -> Read | None:
-        """Read a file of tensors, or None if it is not there; raises DamagedError naming it and a remedy."""
+        """Read a file of tensors, or None if it is not there; raises DamagedError naming it and a remedy.
+
+        `facts` are what it must say of itself beside the key and the version of the numerics.
+        """
         path = self.root / key / name
         if not path.exists():
             return None
         try:
-            return read(torch.load(path, map_location=device, weights_only=True))
+            found = torch.load(path, map_location=device, weights_only=True)
+            return read(unsealed(found, **facts, numerics=NUMERICS, key=key))
         except Exception as error:  # torch's own words advise to unpickle the file, whatever it holds
             reason = str(error) if type(error) is ValueError else type(error).__name__
             raise DamagedError(f"{path} is damaged ({reason}); {remedy}") from error
@@ -194,8 +226,8 @@ class Store:
         if not path.exists():
             return None
         found = _read(path, remedy)
-        if missing := [name for name in RECORD if name not in found]:
-            raise DamagedError(f"{path} is damaged (without {', '.join(missing)}); {remedy}")
+        if wrong := flaw(found):
+            raise DamagedError(f"{path} is damaged ({wrong}); {remedy}")
         return found
 
     def finish(self, key: str, record: dict[str, Any]) -> None:
@@ -239,51 +271,20 @@ class Drawer:
         name, remedy = f"inside/{number}.pt", "remove its folder to play that round again"
 
         def read(saved: dict[str, Any]) -> Begun | None:
-            if (saved["mark"], saved["numerics"]) != (mark, NUMERICS):
+            if saved["mark"] != mark:
                 return None
-            kept = {name: value for name, value in saved.items() if name != "numerics"}
+            kept = {name: saved[name] for name in saved if name not in ("numerics", "key", "round")}
             return Begun(**kept | {"carried": Carried(**saved["carried"])})
 
-        return self._store.load(self._key, name, device, read, remedy)
+        return self._store.load(self._key, name, device, read, remedy, round=self.round)
 
     def put(self, number: int, begun: Begun | None, seconds: float) -> None:
         """Write down how far a training is, and the seconds that went by since the last time."""
         self._spent += seconds
         if begun is not None:
-            content = vars(begun) | {"carried": vars(begun.carried), "numerics": NUMERICS}
+            content = vars(begun) | {"carried": vars(begun.carried), "round": self.round}
             self._store.write(self._key, f"inside/{number}.pt", content)
         places = [*(place for place in self.places if place != self._place), self._place]
         facts = {"round": self.round, "numerics": NUMERICS, "seconds": self._spent, "places": places}
-        write_atomically(self._store.root / self._key / "inside" / "round.json", _json(facts))
-
-
-def _packed(stack: Stack) -> dict[str, Tensor]:
-    return {"params": stack.params, "buffers": stack.buffers, "counters": stack.counters}
-
-
-def _stack(packed: dict[str, Tensor], layout: Layout) -> Stack:
-    return Stack(layout, packed["params"], packed["buffers"], packed["counters"])
-
-
-def _packed_state(state: State) -> dict[str, Any]:
-    """Return a state as plain values: tensors, and stacks as their tensors."""
-    memory = {name: _packed(held) if isinstance(held, Stack) else held for name, held in state.memory.items()}
-    plain: dict[str, Any] = {"round": state.round, **_packed(state.models), "memory": memory}
-    return plain | ({"further": [_packed_state(other) for other in state.further]} if state.further else {})
-
-
-def _state(saved: dict[str, Any], layouts: Sequence[Layout]) -> State:
-    own, *others = layouts
-    memory = {
-        name: _stack(held, own) if isinstance(held, dict) else held for name, held in saved["memory"].items()
-    }
-    further = tuple(_state(one, [layout]) for one, layout in zip(saved.get("further", []), others, strict=True))
-    return State(saved["round"], _stack(saved, own), memory, further)
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
-        return {key: _on_cpu(held) for key, held in value.items()}
-    return [_on_cpu(held) for held in value] if isinstance(value, list) else value
+        path = self._store.root / self._key / "inside" / "round.json"
+        write_atomically(path, _json(sealed(facts, key=self._key)))

@@ -375,6 +375,17 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
 # -- records, failures, claims --------------------------------------------------------------------------------
 
 
+def finished(**changes: Any) -> dict[str, Any]:
+    """Return the record of a run of two rounds."""
+    where = {"device": "cpu", "threads": 1, "torch": "2", "commit": "c", "date": "2026-01-31"}
+    rows = [{"round": r, "accuracy": 50.0 + r, "seconds": 2.0, "distill_loss": None} for r in range(2)]
+    record = {
+        **{"setting": SETTING.asdict(), "setting_key": SETTING.key, "seed": 3, "rows": rows, "result": 51.0},
+        **{"best_accuracy": 51.0, "seconds": 4.0, "split": "0" * 64, "provenance": where},
+    }
+    return record | changes
+
+
 def test_a_finished_run_forgets_its_failure(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.describe("run", SETTING, 3)
@@ -383,7 +394,8 @@ def test_a_finished_run_forgets_its_failure(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "failed.json").read_text()) == {"error": "why"}
     assert_same(store.restore("run", [MODEL.layout], CPU), progress(1))
     assert store.record("run") is None
-    record = dict.fromkeys(RECORD, 1)
+    record = finished()
+    assert set(record) >= set(RECORD)
     store.finish("run", record)
     assert store.record("run") == record
     assert files(tmp_path / "run") == {"setting.json", "checkpoint.pt", "record.json"}
