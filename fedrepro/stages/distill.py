@@ -275,7 +275,7 @@ def check_public(federation: Federation, batch_size: int) -> None:
         ValueError: if it has no public images, or a batch of one image would meet BatchNorm.
     """
     if not len(federation.public):
-        raise ValueError("distillation needs public images, the server has none: set public_images or public_data")
+        raise ValueError("distillation needs public images, the server has none")
     if federation.architecture.batch_norm:
         remedy = "give the server two images or more, take batches of two or more, or use GroupNorm"
         check_batches("distillation", len(federation.public), batch_size, remedy)

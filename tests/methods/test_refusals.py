@@ -19,7 +19,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"distill_epochs": 1, "public_images": 4, "swa_start": 1}, "SWA collects no model"),
     ({"method": "fedbe_ground_truth", "swa_start": 500}, "SWA collects no model"),
     # no public images, or a single one with BatchNorm
-    ({"public_images": 0}, "distillation needs public images, the server has none: set public_images"),
+    ({"public_images": 0}, "distillation needs public images, the server has none"),
     ({"method": "v_distillation", "public_images": 0}, "distillation needs public images"),
     ({"method": "fedbe_without_swa", "public_images": 0}, "distillation needs public images"),
     ({"public_images": 1}, r"distillation \(1 images, batches of 4\) would train on a batch of one image"),
