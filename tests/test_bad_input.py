@@ -157,11 +157,11 @@ def test_participation_outside_0_to_1(value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["partition_alpha", "dirichlet_alpha"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_an_alpha_that_is_not_positive(name: str, value: float) -> None:
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, 1e308, 1e-300])
+def test_an_alpha_out_of_its_range(name: str, value: float) -> None:
     with pytest.raises(ValueError) as caught:
         TOY.with_(**{name: value})
-    assert str(caught.value) == f"{name} must be > 0, got {value}"
+    assert str(caught.value) == f"{name} must be in [1e-06, 1e+12], got {value}"
 
 
 @pytest.mark.parametrize(

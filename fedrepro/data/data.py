@@ -9,10 +9,11 @@ Shapes: N images, C classes, H, W height and width in pixels, D features.
 import hashlib
 import os
 import platform
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -230,13 +231,18 @@ def canonical_order(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _array(path: Path, dtype: str, shape: list[int], stop: int, mend: str) -> np.ndarray:
     """Map one prepared file into memory after checking that it holds integers in [0, stop) as described."""
     try:
-        array: np.ndarray[Any, Any] = np.lib.format.open_memmap(path, mode="r")
+        with warnings.catch_warnings(action="error"):
+            array = np.lib.format.open_memmap(path, mode="r")  # never unpickles
+        size = path.stat().st_size
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path} is missing; {mend}") from error
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); {mend}") from error
+    except Exception as error:  # numpy evaluates the header as Python, so damage there may raise anything
+        why = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise ValueError(f"{path} cannot be read ({why}); {mend}") from error
     if array.dtype != dtype or list(array.shape) != shape:
         raise ValueError(f"{path} must hold {dtype} {shape}, found {_describe(array)}; {mend}")
+    if size != array.offset + array.nbytes:
+        raise ValueError(f"{path} must have {array.offset + array.nbytes} bytes, found {size}; {mend}")
     if array.min() < 0 or array.max() >= stop:
         raise ValueError(f"{path} must be in [0, {stop}), found {array.min()} to {array.max()}; {mend}")
     return array

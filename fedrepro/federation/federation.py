@@ -181,10 +181,18 @@ class Federation:
             logits: Tensor = kernel(self.kernel).predict(self.architecture, stack, data, precision=self.precision)
         return logits
 
-    def recalibrate(self, stack: Stack) -> Stack:
-        """Recompute BatchNorm statistics on the public images; see `kernels.plain.recalibrate`."""
+    def check_recalibration(self) -> None:
+        """Raise a ValueError unless there are public images to recompute BatchNorm statistics on."""
         if not len(self.public):
             raise ValueError("recalibrating BatchNorm needs public images, the server has none")
+        if len(self.public) == 1 and self.architecture.batch_norm:
+            raise ValueError(
+                "recalibrating BatchNorm needs two public images or more, the server has one: raise public_images"
+            )
+
+    def recalibrate(self, stack: Stack) -> Stack:
+        """Recompute BatchNorm statistics on the public images; see `kernels.plain.recalibrate`."""
+        self.check_recalibration()
         with self._numerics():
             fresh: Stack = kernel(self.kernel).recalibrate(
                 self.architecture, stack, self.public, precision=self.precision

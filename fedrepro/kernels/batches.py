@@ -95,8 +95,8 @@ def check_rates(rates: Tensor, plan: BatchPlan) -> None:
 LAST_BATCH = ("keep", "drop", "merge")
 
 
-def _cuts(images: int, batch_size: int, last_batch: str) -> list[int]:
-    """Return the batch sizes of one epoch, in order; with "drop" they leave out the last images."""
+def cuts(images: int, batch_size: int, last_batch: str = "merge") -> list[int]:
+    """Return the batch sizes of one pass, in order; see `batch_plan` for `last_batch`."""
     full, rest = divmod(images, batch_size)
     sizes = [batch_size] * full
     if rest and full and last_batch == "drop":
@@ -143,10 +143,10 @@ def batch_plan(
             raise ValueError(f"member {member} has no images to train on")
     orders, sizes = [], []
     for part, source, passes in zip(parts, generators, epochs, strict=True):
-        cuts = torch.tensor(_cuts(len(part), batch_size, last_batch))
-        kept = int(cuts.sum())
+        each = torch.tensor(cuts(len(part), batch_size, last_batch))
+        kept = int(each.sum())
         orders.append(torch.cat([part[torch.randperm(len(part), generator=source)][:kept] for _ in range(passes)]))
-        sizes.append(cuts.repeat(passes))
+        sizes.append(each.repeat(passes))
     shape = (len(parts), max(map(len, sizes)), max(int(s.max()) for s in sizes))
     index = torch.zeros(shape, dtype=torch.int64)
     mask = torch.zeros(shape, dtype=torch.bool)
@@ -202,3 +202,22 @@ def epochs_in_line(plan: BatchPlan, epochs: Sequence[int]) -> BatchPlan:
     member = torch.arange(len(own))[:, None]
     moved = plan.changed(lambda part: part[member, steps], plan.noise[member, steps])
     return replace(moved, mask=moved.mask & real[..., None])
+
+
+def check_batches(whose: str, images: int, batch_size: int, remedy: str, last_batch: str = "merge") -> None:
+    """Refuse batches of one image, which BatchNorm cannot normalise in training.
+
+    Args:
+        whose: who trains, for the message.
+        images: how many images.
+        batch_size, last_batch: as for `batch_plan`.
+        remedy: what helps.
+
+    Raises:
+        ValueError: if some batch would have one image.
+    """
+    if 1 in cuts(images, batch_size, last_batch):
+        raise ValueError(
+            f"{whose} ({images} images, batches of {batch_size}) would train on a batch of one image, which "
+            f"BatchNorm cannot normalise: {remedy}"
+        )

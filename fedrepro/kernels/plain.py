@@ -5,13 +5,14 @@ Shapes: S members trained, M members, N images, C classes, T steps, B batch, P p
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from fedrepro.core.stack import Stack, concatenate, flat
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan, check_rates
+from fedrepro.kernels.batches import BatchPlan, check_rates, cuts
 from fedrepro.kernels.inputs import inputs
 from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Proximal, Rule, Sgd, Step, unknown
 from fedrepro.kernels.trained import Carried, Trained
@@ -272,8 +273,7 @@ def recalibrate(
     """Recompute the BatchNorm statistics of every member by one pass over a data set.
 
     Needed after any change of the weights that did not go through training, such as SWA's average. The statistics
-    are the mean over batches, each counted by its size (cumulative averaging); images are not augmented, and
-    nothing is dropped out.
+    are the mean over batches by their size; a last batch of one image joins the one before. Nothing is random.
 
     Returns:
         The same parameters with new buffers; networks without BatchNorm come back unchanged.
@@ -282,8 +282,8 @@ def recalibrate(
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if not norms or not len(stack):
         return stack
-    batches = torch.arange(len(data), device=data.images.device).split(batch_size)
-    shares = [len(index) / min((place + 1) * batch_size, len(data)) for place, index in enumerate(batches)]
+    batches = torch.arange(len(data), device=data.images.device).split(sizes := cuts(len(data), batch_size))
+    shares = [size / seen for size, seen in zip(sizes, accumulate(sizes))]
     done = []
     for member in range(len(stack)):
         stack.load(member, module)

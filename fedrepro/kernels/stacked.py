@@ -15,6 +15,7 @@ from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
 from fedrepro.kernels import plain, threads
 from fedrepro.kernels.batches import BatchPlan
+from fedrepro.kernels.cores import heed_quota
 from fedrepro.kernels.graph import graph
 from fedrepro.kernels.memory import keep_freed_memory
 from fedrepro.kernels.step import Step
@@ -68,6 +69,7 @@ def choose(
     """
     asked = (architecture, device, precision, step, data)
     if device.type != "cuda":
+        heed_quota()
         memory = keep_freed_memory()
         against = threads.takes(*asked) or threads.not_worth(architecture)
         if not against:

@@ -22,12 +22,12 @@ def centralized(setting: Setting) -> Method:
     train, combine = local_sgd(setting), combination(setting)
     who = Participants((0,), (0,), (1,))
 
+    def begin(federation: Federation, seed: int) -> State:
+        _check(federation)
+        return start(federation, seed, stages=(train,))
+
     def play(state: State, federation: Federation, streams: Streams) -> tuple[State, Round]:
-        if federation.clients != 1:
-            raise ValueError(
-                'centralised training has one client with all images (partition "central"), '
-                f"got {federation.clients}"
-            )
+        _check(federation)
         watch = Stopwatch(federation.device)
         round = replace(Round.begin(state, federation, combine), who=who, start=state.models)
         with watch.stage("train"):
@@ -50,4 +50,11 @@ def centralized(setting: Setting) -> Method:
         memory = {"velocity": trained.carried.slots[:, 0]}
         return State(state.round + 1, trained.stack, memory), account
 
-    return Method(start, play, "student", (("train", train),))
+    return Method(begin, play, "student", (("train", train),))
+
+
+def _check(federation: Federation) -> None:
+    if federation.clients != 1:
+        raise ValueError(
+            f'centralised training has one client with all images (partition "central"), got {federation.clients}'
+        )

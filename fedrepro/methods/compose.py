@@ -30,8 +30,9 @@ from fedrepro.core.setting import REQUIRED, Option, Setting, declare
 from fedrepro.core.stack import Stack, concatenate, mix, plus
 from fedrepro.core.state import Memory, State
 from fedrepro.federation.federation import Federation
+from fedrepro.kernels import stacked
 from fedrepro.stages.combine import Combine, Ensemble
-from fedrepro.stages.round import Distill, Plan, Round, Server, Teach, Train, Weigh, needs_clients
+from fedrepro.stages.round import Distill, Plan, Round, Server, Teach, Train, Weigh, check, needs_clients
 
 declare(method=Option("name of a method, see `methods.METHODS`", neutral=REQUIRED, example="fedavg"))
 
@@ -78,8 +79,17 @@ def method(build: Build) -> Build:
     return build
 
 
-def start(federation: Federation, seed: int, *, models: int = 1) -> State:
-    """Start a run with K global models of each architecture, drawn from the seed."""
+def start(federation: Federation, seed: int, *, models: int = 1, stages: Sequence[object] = ()) -> State:
+    """Start a run with K global models of each architecture, drawn from the seed.
+
+    Raises:
+        ValueError: where a stage, or every kernel, refuses the federation: now, and not after a round's training.
+    """
+    for world in federation.worlds:
+        if reason := stacked.takes(world.architecture, world.device, world.precision):
+            raise ValueError(reason)
+        for stage in stages:
+            check(stage, world)
     states = [State(0, world.start(seed, models)) for world in federation.worlds]
     return replace(states[0], further=tuple(states[1:]))
 
@@ -116,7 +126,8 @@ def compose(
         plan=plan, train=train, weigh=weigh, server=server, teach=teach, combine=combine, distill=distill
     )
     shown = tuple((f.name, getattr(stages, f.name)) for f in fields(stages))
-    return Method(partial(start, models=models), stages, answer, shown, tuple(measures))
+    every = tuple(stage for _, stage in shown)
+    return Method(partial(start, models=models, stages=every), stages, answer, shown, tuple(measures))
 
 
 @dataclass(frozen=True, kw_only=True)

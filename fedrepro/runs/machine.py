@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import fedrepro
+from fedrepro.kernels.cores import heed_quota
 
 UNKNOWN: dict[str, Any] = {  # the place of rounds from before checkpoints told
     "threads": 0,
@@ -32,6 +33,7 @@ def choose_device(name: str) -> str:
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but this torch sees no CUDA device; use --device cpu")
+    heed_quota()  # before anything asks how many threads there are
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 

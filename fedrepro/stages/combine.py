@@ -43,6 +43,11 @@ class MeanOfProbabilities:
     sharpen: float
     temperature: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not self.sharpen > 0:
+            raise ValueError(f"sharpen must be > 0, got {self.sharpen}")
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Combine logits [M, N, C] into probabilities [N, C]."""
         return sharpen((logits / self.temperature).softmax(-1).mean(0), self.sharpen)
@@ -57,6 +62,11 @@ class MeanOfLogits:
     """
 
     temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be > 0, got {self.temperature}")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Combine logits [M, N, C] into probabilities [N, C]."""

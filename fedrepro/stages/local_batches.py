@@ -3,9 +3,11 @@
 Shapes: S participants, T steps, B batch.
 """
 
+from collections.abc import Iterable
+
 from fedrepro.core.rng import Streams
 from fedrepro.federation.federation import Federation
-from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan
+from fedrepro.kernels.batches import Augment, BatchPlan, batch_plan, check_batches
 from fedrepro.stages.round import Participants
 
 REPEATED = ("none", "clients", "rounds")
@@ -30,11 +32,9 @@ def local_batches(
     Raises:
         ValueError: if a client has no images, or a batch of one image would meet BatchNorm, naming the client.
     """
-    for client in who.clients:
-        if not len(federation.parts[client]):
-            raise ValueError(f"client {client} has no images to train on")
+    check_clients(federation, who.clients, batch_size=batch_size, last_batch=last_batch)
     drawn = Streams(streams.seed) if repeated == "rounds" else streams
-    plan = batch_plan(
+    return batch_plan(
         [federation.parts[client] for client in who.clients],
         [drawn.torch("batches", client if repeated == "none" else 0) for client in who.clients],
         epochs=who.epochs,
@@ -42,14 +42,27 @@ def local_batches(
         augment=augment,
         last_batch=last_batch,
     )
-    if federation.architecture.batch_norm:
-        alone = (plan.mask.sum(2) == 1).any(1).tolist()
-        for client, single in zip(who.clients, alone):
-            if single:
-                size = len(federation.parts[client])
-                raise ValueError(
-                    f"client {client} ({size} images, batches of {batch_size}) would train on a batch of one "
-                    'image, which BatchNorm cannot normalise: use last_batch="merge" or "drop", another batch '
-                    "size or GroupNorm, or give every client two images or more"
-                )
-    return plan
+
+
+def check_clients(
+    federation: Federation, clients: Iterable[int], *, batch_size: int, last_batch: str = "merge"
+) -> None:
+    """Refuse clients that cannot train.
+
+    Raises:
+        ValueError: if a client has no images, or a batch of one image would meet BatchNorm, naming the client.
+    """
+    for client in clients:
+        size = len(federation.parts[client])
+        if not size:
+            raise ValueError(f"client {client} has no images to train on")
+        if federation.architecture.batch_norm:
+            helps = "give every client two images or more" if size == 1 else _larger(batch_size)
+            remedy = f"{helps}, or use GroupNorm"
+            check_batches(f"client {client}", size, batch_size, remedy, last_batch)
+
+
+def _larger(batch_size: int) -> str:
+    if batch_size == 1:
+        return "take batches of two images or more"
+    return 'use last_batch="merge" or "drop", or another batch size'

@@ -64,6 +64,11 @@ class Gaussian:
         """Check the ranges."""
         _check(self.samples, self.buffers)
 
+    def check(self, federation: Federation) -> None:
+        """Refuse to recalibrate where that is impossible; see `round.check`."""
+        if self.buffers == "recalibrate":
+            federation.check_recalibration()
+
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return M sampled models."""
         source = streams.torch("posterior")
@@ -149,6 +154,11 @@ class Dirichlet:
         """Check the ranges."""
         _check(self.samples, self.buffers)
         _check_alpha(self.dirichlet_alpha)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse to recalibrate where that is impossible; see `round.check`."""
+        if self.buffers == "recalibrate":
+            federation.check_recalibration()
 
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return M sampled models."""

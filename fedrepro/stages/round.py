@@ -109,6 +109,13 @@ class Distilled:
     memory: Memory = field(default_factory=dict)
 
 
+def check(stage: object, federation: Federation) -> None:
+    """Let a stage refuse a federation before anything is trained, by its method `check(federation)` if any."""
+    look = getattr(stage, "check", None)
+    if look is not None:
+        look(federation)
+
+
 # The stages. Each is a function of the round so far, the federation and the round's random streams, and changes
 # nothing that it is given. What a stage remembers from round to round it finds in `round.state.memory` by name,
 # and returns anew. A stage with an attribute `needs_clients` that is False does not look at the clients' models

@@ -12,7 +12,7 @@ from fedrepro.core.setting import Option, Setting, declare
 from fedrepro.core.stack import Stack, concatenate
 from fedrepro.federation.federation import Federation
 from fedrepro.stages.posterior import posterior
-from fedrepro.stages.round import Round, Teach, needs_clients
+from fedrepro.stages.round import Round, Teach, check, needs_clients
 
 declare(
     teachers=Option(
@@ -64,6 +64,11 @@ class Union:
     def needs_clients(self) -> bool:
         """Whether one of the sources does."""
         return any(map(needs_clients, self.sources))
+
+    def check(self, federation: Federation) -> None:
+        """Refuse what one of the sources refuses."""
+        for source in self.sources:
+            check(source, federation)
 
     def __call__(self, round: Round, federation: Federation, streams: Streams) -> Stack:
         """Return all teachers in one stack."""

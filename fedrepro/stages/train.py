@@ -15,7 +15,7 @@ from fedrepro.federation.federation import Federation
 from fedrepro.kernels.batches import Augment, BatchPlan, epochs_in_line
 from fedrepro.kernels.step import FREE, Proximal, Sgd, Step
 from fedrepro.kernels.trained import Carried, Trained
-from fedrepro.stages.local_batches import REPEATED
+from fedrepro.stages.local_batches import REPEATED, check_clients
 from fedrepro.stages.local_batches import local_batches as local_batches
 from fedrepro.stages.rates import Stepped, round_factor
 from fedrepro.stages.round import Participants, Round
@@ -133,6 +133,12 @@ class LocalSgd:
             raise ValueError(f"repeated must be one of {REPEATED}, got {self.repeated!r}")
         if self.diverged not in ("fail", "keep"):
             raise ValueError(f'diverged must be "fail" or "keep", got {self.diverged!r}')
+
+    def check(self, federation: Federation) -> None:
+        """Refuse clients that cannot train and a schedule that does not exist; see `round.check`."""
+        check_clients(federation, federation.numbers, batch_size=self.batch_size, last_batch=self.last_batch)
+        round_factor(self.lr_schedule, round=0, rounds=self.rounds)
+        _ = self.step  # which checks its own ranges
 
     @property
     def step(self) -> Step:

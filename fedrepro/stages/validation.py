@@ -18,11 +18,18 @@ def validated(models: Stack, federation: Federation) -> Tensor:
     Raises:
         ValueError: if the server has no validation images.
     """
-    if not len(federation.validation):
-        raise ValueError("choosing by accuracy needs validation images, the server has none")
+    check_labelled(federation)
     logits = federation.predict(models, federation.validation)  # [M, N, C]
     right = (logits.argmax(-1) == federation.validation.labels) & logits.isfinite().all(-1)
     return 100.0 * right.double().mean(1).cpu()
+
+
+def check_labelled(federation: Federation) -> None:
+    """Raise a ValueError where the server has no validation images; for the `check` of stages."""
+    if not len(federation.validation):
+        raise ValueError(
+            "choosing by accuracy needs validation images, the server has none: set validation_images"
+        )
 
 
 def chance(federation: Federation) -> float:

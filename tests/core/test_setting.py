@@ -17,7 +17,6 @@ import tiny
 import torch
 
 import fedrepro
-from fedrepro.core.rng import Streams
 from fedrepro.core.setting import ANY, COUNTED, OPTIONS, REQUIRED, Option, Setting, among, declare, digest
 from fedrepro.federation.assemble import assemble, split
 from fedrepro.federation.federation import Federation
@@ -186,13 +185,8 @@ def world(setting: Setting) -> Federation:
     return tiny.federation("resnet8", sizes=(4, 4), public=8, precision=setting.precision)
 
 
-def play(setting: Setting, here: Federation) -> None:
-    method = methods.build(setting)
-    method.round(method.init(here, 0), here, Streams(0))
-
-
 class TestRefusals:
-    """A value that a stage refuses is a ValueError that names it, at the latest within the first round."""
+    """A value that a stage refuses is a ValueError that names it, before anything is trained."""
 
     @pytest.mark.parametrize(
         ("changes", "named"),
@@ -231,7 +225,7 @@ class TestRefusals:
         setting = tiny.setting(**changes)
         here = world(setting)
         with pytest.raises(ValueError, match=named):
-            play(setting, here)
+            methods.build(setting).init(here, 0)
 
     @pytest.mark.parametrize(
         ("changes", "named"),

@@ -1,6 +1,7 @@
 """Preparing from archives and folders: small ones like the real, and everything that can be wrong with them."""
 
 import dataclasses
+import errno
 import hashlib
 import io
 import os
@@ -9,20 +10,24 @@ import re
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, Timer
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 
 from fedrepro.data import data
 from fedrepro.data.data import Data, Spec, canonical_order, load
-from fedrepro.data.prepare import archives, class_folders, prepare
+from fedrepro.data.prepare import archives, class_folders, prepare, space
+from fedrepro.data.prepare import download as downloads
 
 UNIT = (0.5, 0.5, 0.5)
 MEMBERS: dict[data.Split, tuple[str, ...]] = {
@@ -512,8 +517,17 @@ def test_greyscale_becomes_three_equal_colours(small: Small, pictures: Path) -> 
     [
         (A, [], r"pictures.train must have images of 2 classes, found none of a$"),
         ([], ["train/c/0.png"], r"pictures.train must have folders of 2 classes \(a, b\) and no other, found c$"),
-        (B[:1], [], r"pictures.train must have 3 images of b, found 2$"),
-        ([], ["train/A/9.png"], r"pictures.train must have 3 images of a, found 4$"),
+        (B[:1], [], r"pictures.train must have 3 images of b, found 2 in train/b$"),
+        (
+            [],
+            ["train/A/9.png"],
+            r"train must have 3 images of a, found 4, too many by 1: .*train/A/9.png$",
+        ),
+        (
+            [],
+            ["train/a/1 (copy).png", "train/a/8.jpg"],
+            r"3 images of a, found 5, too many by 2: look at train/a/1 \(copy\).png, train/a/8.jpg$",
+        ),
         (A + B, [], r"pictures must have the train images in train/<class>/, found none there$"),
         (
             ["test/b/6.png", "test/a/7.png"],
@@ -538,6 +552,366 @@ def test_an_image_of_another_size(small: Small, pictures: Path) -> None:
     Image.fromarray(np.zeros((3, 2, 3), np.uint8)).save(pictures / B[1])
     with pytest.raises(ValueError, match=r"train.b.2.png must have 2 x 3 pixels, found 3 x 2$"):
         from_folder(small, pictures)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        *("train/a/.ipynb_checkpoints/1-checkpoint.png", "train/.ipynb_checkpoints/a/1.png"),
+        *("train/a/@eaDir/1.png/SYNOPHOTO_THUMB_M.jpg", "train/@eaDir/1.png", "train/__MACOSX/a/._1.png"),
+        *("train/a/.DS_Store", "train/a/._1.png", "train/.hidden/1.png", "train/a/.thumbs/1.png", "test/.a/1.png"),
+        *("train/#recycle/a/1.png", "train/a/$RECYCLE.BIN/1.png", "__MACOSX/train/a/1.png"),
+    ],
+)
+def test_what_systems_leave_behind_is_no_image(left: str, small: Small, pictures: Path) -> None:
+    path = pictures / left
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(nhwc(0, 1)[0]).save(path, format="PNG")
+    from_folder(small, pictures)
+    assert small.left() == ["small"]
+
+
+def shown(mode: str) -> Image.Image:
+    """Return an image of 2 x 3 pixels in a mode of Pillow."""
+    if mode == "I;16":
+        return Image.fromarray((np.arange(6).reshape(2, 3) * 10_000).astype(np.uint16))
+    return Image.fromarray(nhwc(1, 1)[0]).convert(mode)
+
+
+class TestModes:
+    """Only what becomes RGB of 8 bits without loss or doubt is read."""
+
+    @pytest.mark.parametrize(
+        ("name", "mode", "message"),
+        [
+            ("png", "I;16", "must have 8 bits per colour, found mode I;16 of 16 bits"),
+            ("jpg", "CMYK", "must have 8 bits per colour in mode RGB, .*, found mode CMYK"),
+        ],
+    )
+    def test_refused(self, name: str, mode: str, message: str, small: Small, pictures: Path) -> None:
+        (pictures / B[1]).unlink()
+        path = pictures / f"train/b/2.{name}"
+        shown(mode).save(path)
+        with pytest.raises(ValueError, match=rf"train.b.2.{name} {message}$"):
+            from_folder(small, pictures)
+        assert small.left() == []
+
+    def test_colours_of_16_bits(self, small: Small, pictures: Path) -> None:
+        # Pillow reads them as RGB of 8 bits and says nothing; it cannot write them.
+        def chunk(kind: bytes, body: bytes) -> bytes:
+            return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+        rows = b"".join(b"\0" + bytes(range(18)) for _ in range(2))
+        header = struct.pack(">IIBBBBB", 3, 2, 16, 2, 0, 0, 0)
+        content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
+        (pictures / B[1]).write_bytes(content + chunk(b"IEND", b""))
+        with pytest.raises(ValueError, match=r"2.png must have 8 bits per colour, found mode RGB of 16 bits"):
+            from_folder(small, pictures)
+
+    @pytest.mark.parametrize("mode", ["RGBA", "P", "RGB"])
+    def test_opaque_ones_give_their_colours(self, mode: str, small: Small, pictures: Path) -> None:
+        whole = Image.open(pictures / B[1])
+        image = whole.quantize(6) if mode == "P" else whole.convert(mode)
+        image.save(pictures / B[1])
+        from_folder(small, pictures)
+
+    @pytest.mark.parametrize("mode", ["1", "LA", "L"])
+    def test_grey(self, mode: str, small: Small, pictures: Path) -> None:
+        image = shown("L").convert(mode)
+        image.save(pictures / A[0])
+        found = class_folders.read_folder(pictures, small.spec)["train"][0][0]
+        grey = np.asarray(image.convert("L"))
+        assert np.array_equal(found, np.stack([grey] * 3, axis=2))
+
+    @pytest.mark.parametrize("mode", ["RGBA", "LA"])
+    def test_transparent_ones(self, mode: str, small: Small, pictures: Path) -> None:
+        image = shown(mode)
+        image.putalpha(200)
+        image.save(pictures / B[1])
+        with pytest.raises(ValueError, match=rf"2.png must be opaque, found mode {mode} with an alpha of 200"):
+            from_folder(small, pictures)
+
+    def test_a_transparent_colour(self, small: Small, pictures: Path) -> None:
+        shown("L").save(pictures / B[1], transparency=int(np.asarray(shown("L"))[0, 0]))
+        with pytest.raises(ValueError, match=r"2.png must be opaque, found mode L with an alpha of 0"):
+            from_folder(small, pictures)
+
+    def test_animated_ones(self, small: Small, pictures: Path) -> None:
+        first, second = (Image.fromarray(nhwc(k, 1)[0]) for k in (2, 3))
+        first.save(pictures / B[1], save_all=True, append_images=[second])
+        with pytest.raises(ValueError, match=r"2.png must be one image, found 2 frames"):
+            from_folder(small, pictures)
+
+    @pytest.mark.parametrize("name", ["png", "jpg"])
+    def test_turned_ones(self, name: str, small: Small, pictures: Path) -> None:
+        exif = Image.Exif()
+        exif[0x0112] = 3
+        (pictures / B[1]).unlink()
+        shown("RGB").save(pictures / f"train/b/2.{name}", exif=exif)
+        with pytest.raises(ValueError, match=rf"2.{name} must be stored upright, found EXIF orientation 3"):
+            from_folder(small, pictures)
+
+    def test_any_damage_names_the_file(self, small: Small, pictures: Path) -> None:
+        whole, source = (pictures / B[1]).read_bytes(), np.random.default_rng(0)
+        for bit in source.choice(8 * len(whole), 200, replace=False).tolist():
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            (pictures / B[1]).write_bytes(damaged)
+            try:
+                class_folders.read_folder(pictures, small.spec)
+            except ValueError as error:
+                assert "2.png" in str(error)  # noqa: PT017
+
+
+class TestUnpacked:
+    """The folders that the CIFAR archives unpack to."""
+
+    @pytest.fixture
+    def unpacked(self, small: Small, tmp_path: Path) -> Path:
+        folder = tmp_path / "mine" / "small"
+        folder.mkdir(parents=True)
+        for name, content in members().items():
+            (folder / Path(name).name).write_bytes(content)
+        md5s = {Path(name).name: hashlib.md5(content).hexdigest() for name, content in members().items()}
+        read = partial(archives.read_unpacked_batches, md5s=md5s, members=MEMBERS, label_key="labels")
+        known = dataclasses.replace(prepare.ARCHIVES["small"], inside="small", unpacked=read)
+        small.patch.setattr(prepare, "ARCHIVES", {"small": known})
+        small.archive.unlink()
+        return folder
+
+    @pytest.mark.parametrize("up", [0, 1])
+    def test_gives_what_the_archive_gives(self, up: int, small: Small, unpacked: Path) -> None:
+        from_folder(small, unpacked if not up else unpacked.parent)
+        for split in data.SPLITS:
+            assert load("small", split, root=small.root).fingerprint == small.spec.checksums[split]
+
+    def test_under_another_name(self, small: Small, unpacked: Path) -> None:
+        from_folder(small, unpacked.rename(unpacked.with_name("cifar")))
+
+    def test_a_damaged_file_is_not_even_unpickled(self, small: Small, unpacked: Path, tmp_path: Path) -> None:
+        (unpacked / "batch_2").write_bytes(evil_pickle(tmp_path))
+        with pytest.raises(ValueError, match=r"small.batch_2 is damaged or not the official file: MD5 expected"):
+            from_folder(small, unpacked)
+        assert not (tmp_path / "evil").exists()
+        assert small.left() == []
+
+    def test_a_missing_file(self, small: Small, unpacked: Path) -> None:
+        (unpacked / "batch_2").unlink()
+        with pytest.raises(ValueError, match=r"small must contain batch_2, which it does not"):
+            from_folder(small, unpacked)
+
+    @pytest.mark.parametrize(
+        ("name", "inside", "files"),
+        [
+            ("cifar10", "cifar-10-batches-py", [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]),
+            ("cifar100", "cifar-100-python", ["train", "test"]),
+        ],
+    )
+    def test_cifar(self, name: str, inside: str, files: list[str], tmp_path: Path) -> None:
+        known = archives.ARCHIVES[name]
+        assert known.inside == inside
+        assert isinstance(known.unpacked, partial)
+        assert list(known.unpacked.keywords["md5s"]) == files
+        (tmp_path / inside).mkdir()
+        for place in (tmp_path, tmp_path / inside):
+            with pytest.raises(ValueError, match=rf"{inside} must contain {files[0]}, which it does not"):
+                known.read_folder(place, data.DATASETS[name])
+            (tmp_path / inside / "meta").touch()
+        (tmp_path / inside / files[0]).write_bytes(b"another")
+        with pytest.raises(ValueError, match=rf"{inside}.{files[0]} is damaged or not the official file"):
+            known.read_folder(tmp_path, data.DATASETS[name])
+
+
+class TestDamage:
+    """Whatever happens to a prepared file: an error that names it and the command, which then mends it."""
+
+    def test_flipped_bits(self, small: Small) -> None:
+        folder, source = small.prepare(), np.random.default_rng(0)
+        paths = sorted(folder.glob("*.npy"))
+        whole = {path: path.read_bytes() for path in paths}
+        noticed = 0
+        for number in range(240):
+            path = paths[number % len(paths)]
+            damaged = bytearray(whole[path])
+            reach = 128 if number % 2 else len(damaged)  # half of them in the header
+            bit = int(source.integers(8 * reach))
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            try:
+                split: data.Split = "test" if path.name.startswith("test") else "train"
+                found = load("small", split, root=small.root).fingerprint
+                assert found == small.spec.checksums[split]  # the flip says the same in other words
+            except ValueError as error:
+                noticed += 1
+                assert path.name in str(error)  # noqa: PT017
+                assert str(error).endswith("run `fedrepro data prepare small`")  # noqa: PT017
+                assert "\n" not in str(error)  # noqa: PT017
+                if number % 40 == 0:
+                    small.prepare()
+            path.write_bytes(whole[path])
+        assert noticed > 230
+        assert {path: path.read_bytes() for path in paths} == whole
+
+    @pytest.mark.parametrize(
+        "array",
+        [
+            np.array([{"a": 1}, None, 2], dtype=object),
+            np.zeros((6, 2, 3, 3), np.int8),
+            np.zeros((6, 2, 3), np.uint8),
+            np.zeros(0, np.uint8),
+            np.zeros((6, 2, 3, 3), [("a", "u1")]),
+        ],
+    )
+    def test_another_array(self, array: np.ndarray, small: Small) -> None:
+        path = small.prepare() / "train_images.npy"
+        np.save(path, array)
+        with pytest.raises(ValueError, match=r"train_images.npy .*run `fedrepro data prepare small`$"):
+            load("small", "train", root=small.root)
+        small.prepare()
+        assert load("small", "train", root=small.root).fingerprint == small.spec.checksums["train"]
+
+    def test_a_pickle_is_not_loaded(self, small: Small, tmp_path: Path) -> None:
+        path = small.prepare() / "train_labels.npy"
+        path.write_bytes(evil_pickle(tmp_path))
+        with pytest.raises(ValueError, match=r"train_labels\.npy cannot be read"):
+            load("small", "train", root=small.root)
+        assert not (tmp_path / "evil").exists()
+
+    def test_further_bytes(self, small: Small) -> None:
+        path = small.prepare() / "train_images.npy"
+        path.write_bytes(path.read_bytes() + b"\0")
+        with pytest.raises(ValueError, match=r"train_images.npy must have \d+ bytes, found \d+; run"):
+            load("small", "train", root=small.root)
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize(
+        "error",
+        [OSError(errno.ENOSPC, "No space left on device"), OSError("1228800 requested and 716672 written")],
+    )
+    def test_while_preparing(self, error: OSError, small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+        def save(path: Path, array: np.ndarray, allow_pickle: bool) -> None:
+            path.write_bytes(b"half")
+            raise error
+
+        monkeypatch.setattr(np, "save", save)
+        with pytest.raises(OSError, match=r"no space left on device.*train_images.npy") as caught:
+            small.prepare()
+        assert caught.value.errno == errno.ENOSPC
+        assert "--archive" not in str(caught.value)
+        assert small.left() == []
+
+    @pytest.mark.usefixtures("website")
+    def test_while_downloading(self, small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(downloads, "_fetch", full)
+        with pytest.raises(OSError, match=r"no space left on device.*small.tar.gz") as caught:
+            small.prepare(archive=None)
+        assert "--archive" not in str(caught.value)
+        assert small.left() == []
+
+    def test_another_error_stays(self, tmp_path: Path) -> None:
+        with pytest.raises(PermissionError, match=r"^mine$"), space.told_when_full(tmp_path):
+            raise PermissionError("mine")
+
+
+class Faltering(SimpleHTTPRequestHandler):
+    """Sends a part of the file and falls silent; the next time it goes on, or not."""
+
+    content = b""
+    asked: list[str | None]
+    good_from = 10**9  # the request from which on all is well
+    lets_go_on = True
+    quiet: Event
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers["Range"])
+        begin = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-")) if self.headers["Range"] else 0
+        begin = begin if self.lets_go_on else 0
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(self.content) - begin))
+        self.end_headers()
+        well = len(self.asked) > self.good_from
+        self.wfile.write(self.content[begin:] if well else self.content[begin : begin + 20])
+        self.wfile.flush()
+        if not well:
+            self.quiet.wait(10)
+
+    def log_message(self, *message: object) -> None:
+        del message
+
+
+class TestSilence:
+    @pytest.fixture
+    def server(self, small: Small, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Faltering]]:
+        monkeypatch.setenv("no_proxy", "*")
+        monkeypatch.setattr(downloads, "SILENT", 0.1)
+        quiet = Event()
+        handler = type("Here", (Faltering,), {"content": small.archive.read_bytes(), "asked": [], "quiet": quiet})
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+            small.url = f"http://127.0.0.1:{served.server_port}/small.tar.gz"
+            small.register(prepare.ARCHIVES["small"].md5)
+            Thread(target=served.serve_forever, args=(0.05,), daemon=True).start()
+            yield handler
+            quiet.set()
+            served.shutdown()
+
+    @pytest.mark.parametrize("lets_go_on", [True, False])
+    def test_it_goes_on_where_it_stopped(
+        self, lets_go_on: bool, small: Small, server: type[Faltering], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        server.good_from, server.lets_go_on = 2, lets_go_on
+        small.prepare(archive=None, progress=True)
+        assert server.asked == [None, "bytes=20-", "bytes=40-" if lets_go_on else "bytes=20-"]
+        assert "the server was silent for 0.1 seconds; going on from 20 bytes" in capsys.readouterr().err
+
+    def test_after_some_tries_it_is_given_up(self, small: Small, server: type[Faltering]) -> None:
+        with pytest.raises(ConnectionError, match=r"could not download http.*silent for 0.1 seconds.*--archive"):
+            small.prepare(archive=None)
+        assert len(server.asked) == 3
+        assert small.left() == []
+
+    def test_a_trickle_is_no_progress(
+        self, small: Small, server: type[Faltering], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(downloads, "WINDOW", -1.0)
+        with pytest.raises(ConnectionError, match="only 20 bytes came in -1 seconds"):
+            small.prepare(archive=None)
+
+
+class TestLock:
+    def test_another_process_is_waited_for_and_told_of_once(
+        self, small: Small, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(prepare, "AT_ONCE", 0.05)
+        small.root.mkdir()
+        with FileLock(small.root / ".small.lock", thread_local=False) as lock:
+            Timer(0.3, lock.release).start()
+            with ThreadPoolExecutor(1) as pool:  # a lock counts for a thread
+                pool.submit(small.prepare, progress=True).result()
+        told = capsys.readouterr().err
+        assert told.count("waiting for another process that prepares small and holds") == 1
+        assert "prepared small" in told
+
+    def test_not_for_ever(self, small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prepare, "AT_ONCE", 0.01)
+        monkeypatch.setattr(prepare, "PATIENCE", 0.1)
+        small.root.mkdir()
+        with FileLock(small.root / ".small.lock"), pytest.raises(TimeoutError, match=r"has held .*small.lock for"):
+            small.prepare()
+
+    @pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "No locks available"), NotImplementedError("flock")])
+    def test_a_file_system_without_locks(
+        self, error: Exception, small: Small, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: object, **options: object) -> None:
+            raise error
+
+        monkeypatch.setattr(FileLock, "acquire", refuse)
+        with pytest.raises(OSError, match=r"cannot be locked on its file system: .*FEDREPRO_DATA"):
+            small.prepare()
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])

@@ -13,8 +13,9 @@ from torch.func import functional_call
 
 from fedrepro.core.stack import Stack
 from fedrepro.data.data import Data
-from fedrepro.kernels import plain
+from fedrepro.kernels import plain, threads
 from fedrepro.kernels.batches import NO_AUGMENT, Augment, BatchPlan, batch_plan
+from fedrepro.kernels.graph import graph
 from fedrepro.kernels.plain import predict, recalibrate
 from fedrepro.kernels.registry import KERNELS, kernel
 from fedrepro.models import initialise
@@ -424,6 +425,22 @@ class Moments:
 
 class TestRecalibrate:
     architecture = tiny.network("resnet8")
+
+    @pytest.mark.parametrize("name", ["plain", "threads", "graph"])
+    def test_a_short_last_batch_by_hand(self, name: str) -> None:
+        # Images of one grey pixel x: the stem gives w x, whose mean over a batch is w times the mean of x.
+        # 4 + 4 + 2 images with batch means 1, 3 and 10: (4 + 12 + 20) / 10 = 3.6; counted alike they would give
+        # 14 / 3. A 9th image alone joins the batch before it: 4 + 5 images.
+        values = [1, 1, 1, 1, 3, 3, 3, 3, 10, 10]
+        model = self.architecture.start(0, 0).to(torch.device("cpu"), torch.float64)
+        weight = model.named_params()["stem.weight"][0][:, :, 1, 1].sum(1)  # [16], the middle tap
+        for count, expected in ((10, 3.6), (9, (4 * 1 + 5 * (22 / 5)) / 9)):
+            pixels = torch.tensor(values[:count], dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 1, 3)
+            names = ("a", "b", "c")
+            data = Data("grey", pixels.contiguous(), torch.arange(count) % 3, names, (0.0,) * 3, (1 / 255,) * 3)
+            module = {"plain": plain, "threads": threads, "graph": graph}[name]
+            fresh = module.recalibrate(self.architecture, model, data, precision="float64", batch_size=4)
+            close(fresh.named_buffers()["norm.running_mean"][0], weight * expected)
 
     def test_statistics_are_the_mean_over_batches_by_their_size(self) -> None:
         data, members = tiny.images(10), tiny.trained_clients(tiny.federation("resnet8")).clients

@@ -1,5 +1,6 @@
 """Distillation: what teaches, where the student starts, which models SWA averages."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -314,6 +315,20 @@ class TestRefusals:
         stage = swa(swa_start=start, cycle=cycle, augment=NO_AUGMENT)
         with pytest.raises(ValueError, match=f"no end of a {cycle}-step cycle after step {start}; distil longer"):
             distilled(stage, self.world.start(0), teacher(self.world), self.world)
+
+    def test_or_the_last_model_where_that_is_asked_for(self) -> None:
+        stage = swa(swa_start=1000, unreached="last")
+        same = {f.name: getattr(stage, f.name) for f in fields(DistillSgd)}
+        found, expected = (
+            distilled(one, self.world.start(0), teacher(self.world), self.world)
+            for one in (stage, DistillSgd(**same))
+        )
+        assert tiny.same(found.student, expected.student)
+        reached = [swa(swa_start=7, unreached=name) for name in ("last", "refuse")]
+        once, twice = (distilled(one, self.world.start(0), teacher(self.world), self.world) for one in reached)
+        assert tiny.same(once.student, twice.student)
+        with pytest.raises(ValueError, match=r"unreached must be one of .*, got 'first'"):
+            swa(unreached="first")
 
     def test_swa_that_collects_once(self) -> None:
         once = distilled(swa(swa_start=7), self.world.start(0), teacher(self.world), self.world)

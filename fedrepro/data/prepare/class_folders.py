@@ -3,7 +3,8 @@
 The images, .png, .jpg or .jpeg, lie at any depth in `train/<class>/` and `test/<class>/`. For the test split,
 `val/<class>/` will do where `test` has no class folders, and so will Tiny-ImageNet's `val/images/` with the
 classes in `val/val_annotations.txt`. Class folders may differ from the names of the classes in capitals and in
-all that is neither letter nor digit. Other files are ignored.
+all that is neither letter nor digit. Other files are ignored, and so is whatever lies in or is a file or folder
+that systems and programs leave behind (`LEFT_BEHIND`).
 
 Shapes: N images, H, W height and width in pixels.
 """
@@ -12,13 +13,14 @@ import os
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from fedrepro.data.datasets import SPLITS, Spec, Split
 
@@ -26,6 +28,10 @@ Arrays = tuple[np.ndarray, np.ndarray]  # images uint8 [N, H, W, 3], labels int6
 PLACES: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 ANNOTATIONS = "val_annotations.txt"
 SUFFIXES = (".png", ".jpg", ".jpeg")
+# How names begin that are nobody's images: .ipynb_checkpoints, .DS_Store, ._1.png, @eaDir, #recycle, $RECYCLE.BIN,
+# ~lock, __MACOSX.
+LEFT_BEHIND = (".", "@", "#", "$", "~", "__")
+MODES = ("RGB", "L", "P", "1", "RGBA", "LA")  # of Pillow; those with an alpha channel must be opaque
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,9 @@ def _listed(tree: Tree, spec: Spec, split: Split) -> list[list[str]]:
         raise ValueError(f"{where} must have images of {len(labels)} classes, found none of {_few(missing)}")
     for name, images in zip(spec.classes, by_class):
         if len(images) != count:
-            raise ValueError(f"{where} must have {count} images of {name}, found {len(images)}")
+            raise ValueError(
+                f"{where} must have {count} images of {name}, found {len(images)}{_odd(images, count)}"
+            )
     return by_class
 
 
@@ -129,7 +137,7 @@ def _by_class(tree: Tree, place: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in tree.names:
         path = PurePosixPath(name)
-        if len(path.parts) < 3 or path.parts[0] != place or path.name.startswith("."):
+        if len(path.parts) < 3 or path.parts[0] != place or any(p.startswith(LEFT_BEHIND) for p in path.parts):
             continue
         if path.suffix.lower() not in SUFFIXES:
             continue
@@ -142,6 +150,17 @@ def _by_class(tree: Tree, place: str) -> dict[str, list[str]]:
             folder = classes[path.name]
         found.setdefault(folder, []).append(name)
     return found
+
+
+def _odd(names: Sequence[str], count: int) -> str:
+    """Return which of the images of a class are probably too many, those with the rarest form of name first."""
+    if len(names) <= count:
+        folders = sorted({str(PurePosixPath(name).parent) for name in names})
+        return f" in {_few(folders)}"
+    forms = [re.sub(r"[0-9]+", "0", name) for name in names]
+    often = Counter(forms)
+    odd = [name for _, name in sorted(zip(forms, names), key=lambda pair: often[pair[0]])]
+    return f", too many by {len(names) - count}: look at {_few(odd[: len(names) - count])}"
 
 
 def _plain(name: str) -> str:
@@ -158,9 +177,30 @@ def _pixels(tree: Tree, name: str, spec: Spec) -> np.ndarray:
     content = tree.read(name)
     try:
         with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
-            if image.size == (width, height):
+            if image.size != (width, height):
+                problem = f"must have {height} x {width} pixels, found {image.height} x {image.width}"
+            elif not (problem := _unlike(image, content)):
                 return np.asarray(image.convert("RGB"))
-            found = f"{image.height} x {image.width}"
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{tree.where / name} is damaged: {error}") from error
-    raise ValueError(f"{tree.where / name} must have {height} x {width} pixels, found {found}")
+    except Exception as error:  # Pillow's decoders may raise anything over damaged bytes
+        raise ValueError(f"{tree.where / name} is damaged: {type(error).__name__} {error}") from error
+    raise ValueError(f"{tree.where / name} {problem}")
+
+
+def _unlike(image: Image.Image, content: bytes) -> str:
+    """Return why an image does not become RGB of 8 bits without loss or doubt, or "".
+
+    Grey of 1, 2 or 4 bits has exact values in 8 bits, and colours of a palette have 8 bits.
+    """
+    if image.format == "PNG" and content[24] == 16:  # the header's bit depth; Pillow cuts 16 bits of colours to 8
+        return f"must have 8 bits per colour, found mode {image.mode} of 16 bits"
+    if image.mode not in MODES:
+        return f"must have 8 bits per colour in mode {', '.join(MODES)}, found mode {image.mode}"
+    if (frames := getattr(image, "n_frames", 1)) != 1:
+        return f"must be one image, found {frames} frames"
+    if (turned := image.getexif().get(ExifTags.Base.Orientation, 1)) not in (0, 1):
+        return f"must be stored upright, found EXIF orientation {turned}"
+    if "A" in image.mode or "transparency" in image.info:
+        least = int(np.asarray(image.convert("RGBA"))[..., 3].min())
+        if least != 255:
+            return f"must be opaque, found mode {image.mode} with an alpha of {least}"
+    return ""

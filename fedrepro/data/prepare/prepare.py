@@ -4,22 +4,27 @@ A preparation that is interrupted leaves the prepared files as they were.
 """
 
 import contextlib
+import errno
 import hashlib
-import io
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fedrepro.data.data import data_root, files, load, spec_of
 from fedrepro.data.datasets import SPLITS, Split
 from fedrepro.data.prepare.archives import ARCHIVES, Archive
-from fedrepro.data.prepare.class_folders import Arrays, read_folder
+from fedrepro.data.prepare.class_folders import Arrays
+from fedrepro.data.prepare.download import download
+from fedrepro.data.prepare.space import FullDiskError, told_when_full
+
+AT_ONCE, PATIENCE = 1.0, 3600.0  # seconds for which a lock is waited for without a word, and with one
+UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def prepare(
@@ -39,7 +44,8 @@ def prepare(
         name: a key of `ARCHIVES`, such as "cifar10".
         root: folder of prepared data; `data_root()` if None.
         archive: the archive, copied by hand; downloaded if None.
-        from_folder: a folder of images in class folders, as `class_folders` describes, instead of the archive.
+        from_folder: a folder of images in class folders, as `class_folders` describes, or what the archive unpacks
+            to, or the folder that it lies in; instead of the archive.
         progress: tell on standard error what happens.
 
     Returns:
@@ -50,6 +56,8 @@ def prepare(
         ValueError: if the data set is unknown or needs no preparing, the archive is not the official one, the
             folder does not hold what it should, or both are given.
         ConnectionError: if the download fails.
+        TimeoutError: if another process is at it for longer than `PATIENCE`.
+        OSError: if the disk is full or cannot lock files.
     """
     spec = spec_of(name)
     if name not in ARCHIVES:
@@ -65,7 +73,7 @@ def prepare(
     folder = (root / name).resolve()
     workplace = folder.with_name(f".{name}.partial")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{name}.lock")):
+    with _alone(folder.with_name(f".{name}.lock"), name, say), told_when_full(folder.parent):
         problem = _problem(name, root)  # another process may have prepared it while this one waited
         if problem is None:
             return root / name
@@ -75,9 +83,9 @@ def prepare(
         try:
             if from_folder is not None:
                 say(f"reading {from_folder}")
-                _save(name, read_folder(from_folder, spec), workplace)
+                _save(name, ARCHIVES[name].read_folder(from_folder, spec), workplace)
             else:
-                source = archive or _download(name, ARCHIVES[name], workplace, progress=progress)
+                source = archive or _download(name, ARCHIVES[name], workplace, progress=progress, say=say)
                 _check_md5(source, name, ARCHIVES[name].md5)
                 say(f"reading {source}")
                 _save(name, ARCHIVES[name].read(source, spec), workplace)
@@ -95,6 +103,35 @@ def _tell(message: str) -> None:
 
 def _hush(message: str) -> None:
     del message
+
+
+@contextlib.contextmanager
+def _alone(lock: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock; where another process has it, say so once and wait."""
+    held = FileLock(lock)
+    try:
+        with told_when_full(lock):
+            try:
+                held.acquire(timeout=AT_ONCE)
+            except Timeout:
+                say(f"waiting for another process that prepares {name} and holds {lock}")
+                held.acquire(timeout=PATIENCE)
+    except Timeout as error:
+        raise TimeoutError(
+            f"another process has held {lock} for {PATIENCE:.0f} seconds: end it if it hangs, then run this again"
+        ) from error
+    except NotImplementedError as error:
+        raise OSError(f"{lock} cannot be locked on its file system: choose a folder with FEDREPRO_DATA") from error
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+        raise OSError(
+            error.errno, "cannot be locked on its file system: choose a folder with FEDREPRO_DATA", str(lock)
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def _problem(name: str, root: Path) -> str | None:
@@ -121,16 +158,14 @@ def _check(name: str, root: Path, from_folder: Path | None) -> None:
             ) from error
 
 
-def _download(name: str, archive: Archive, folder: Path, *, progress: bool) -> Path:
-    """Download an archive with torchvision's downloader, which checks the MD5 as well."""
-    from torchvision.datasets.utils import download_url
-
+def _download(name: str, archive: Archive, folder: Path, *, progress: bool, say: Callable[[str], None]) -> Path:
+    """Download an archive; see `download`. Where that fails, say what may be done without internet."""
     target = folder / archive.url.rsplit("/", 1)[-1]
-    quiet = contextlib.nullcontext() if progress else contextlib.redirect_stderr(io.StringIO())
     try:
-        with quiet:  # the downloader's progress bar cannot be switched off
-            download_url(archive.url, str(folder), target.name, archive.md5)
-    except (OSError, RuntimeError, HTTPException) as error:
+        download(archive.url, target, archive.md5, progress=progress, say=say)
+    except FullDiskError:
+        raise
+    except (OSError, HTTPException) as error:
         raise ConnectionError(
             f"could not download {archive.url} ({error}); without internet, copy the file here and run"
             f" `fedrepro data prepare {name} --archive {target.name}`"
@@ -155,7 +190,8 @@ def _save(name: str, splits: Mapping[Split, Arrays], root: Path) -> None:
     (root / name).mkdir()
     for split, arrays in splits.items():
         for path, array in zip(files(name, split, root), arrays):
-            np.save(path, array, allow_pickle=False)
+            with told_when_full(path):
+                np.save(path, array, allow_pickle=False)
 
 
 def _install(new: Path, folder: Path) -> None:

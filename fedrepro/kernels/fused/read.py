@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedrepro.core.stack import Stack, concatenate
 from fedrepro.data.data import Data
+from fedrepro.kernels.batches import cuts
 from fedrepro.kernels.fused.kept import load, make_room, unload
 from fedrepro.kernels.fused.plan import Network, network
 from fedrepro.kernels.fused.session import Session, Size
@@ -19,12 +20,13 @@ from fedrepro.models.architecture import Architecture
 IMAGES = 8192  # images of all members in flight
 
 
-def _batches(session: Session, count: int) -> None:
-    """Let every member see all images once, in order."""
-    steps, batch = session.size.steps, session.size.batch
-    place = torch.arange(steps * batch, device=session.device).view(1, steps, batch)
-    session.index.copy_(place.clamp_max(count - 1).expand_as(session.index))
-    session.counts.copy_((place < count).sum(2))
+def _batches(session: Session, sizes: list[int]) -> None:
+    """Let every member see all images once, in order, in batches of these sizes."""
+    counts = torch.tensor(sizes, device=session.device)
+    first = counts.cumsum(0) - counts
+    place = first[:, None] + torch.arange(session.size.batch, device=session.device)
+    session.index.copy_(place.clamp_max(sum(sizes) - 1).expand_as(session.index))
+    session.counts.copy_(counts.expand_as(session.counts))
     session.step.zero_()
 
 
@@ -50,7 +52,7 @@ def predict(
             size = Size(len(part), -(-len(data) // batch), batch, height, width)
             session = make_room(partial(_reading, net, size, data, precision))
             load(session, part)
-            _batches(session, len(data))
+            _batches(session, cuts(len(data), batch, "keep"))
             for first in range(0, len(data), batch):
                 session.predict_step()
                 last = min(first + batch, len(data))
@@ -74,18 +76,18 @@ def recalibrate(
     if not len(stack):
         return stack
     height, width = data.images.shape[1:3]
-    batch = min(batch_size, len(data))
+    sizes = cuts(len(data), batch_size)
+    batch, steps = max(sizes, default=1), len(sizes)
     done = []
     with here(data.images.device):
         for part in _chunks(stack, batch):
-            steps = -(-len(data) // batch)
             size = Size(len(part), steps, batch, height, width)
             session = make_room(partial(_reading, net, size, data, precision))
             load(session, part)
             session.stats.zero_()
-            _batches(session, len(data))
+            _batches(session, sizes)
             # The mean over batches, each counted by its size.
-            seen = (batch * torch.arange(1, steps + 1)).clamp_max(len(data)).double()
+            seen = torch.tensor(sizes).cumsum(0).double()
             session.stat_rates.copy_(seen.diff(prepend=seen.new_zeros(1)) / seen)
             for _ in range(steps):
                 session.statistics_step()

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from fedrepro.core.stack import Layout, Stack
 from fedrepro.data.data import Data
-from fedrepro.kernels.batches import BatchPlan, check_rates, share_out
+from fedrepro.kernels.batches import BatchPlan, check_rates, cuts, share_out
 from fedrepro.kernels.graph import sessions
 from fedrepro.kernels.graph.lanes import Form, Lane
 from fedrepro.kernels.graph.places import autocast, places, state_views
@@ -253,12 +253,13 @@ def recalibrate(
         states = _states(fresh.layout, fresh.buffers, fresh.counters)
         pixels = Pixels.of(data, stack.params.dtype)
         with fork(device):
-            for begin in range(0, len(data), batch_size):
-                done = min(begin + batch_size, len(data))
+            done = 0
+            for size in cuts(len(data), batch_size):
+                begin, done = done, done + size
                 for norm in norms.values():
-                    norm.momentum = (done - begin) / done  # the mean; None would read the counter
+                    norm.momentum = size / done  # the mean; None would read the counter
                 for member in range(len(stack)):
                     with _side(device, member), autocast(device, precision):
-                        x = pixels(data.images[begin : begin + batch_size])
+                        x = pixels(data.images[begin:done])
                         functional_call(module, rows[member] | states[member], (x,), strict=True)
     return fresh
