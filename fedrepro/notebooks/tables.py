@@ -27,13 +27,10 @@ SOURCES = {  # of the numbers of a comparison, and what they are called in a plo
 def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str) -> pd.DataFrame:
     """Return every value with its source (see `Paper.sources`), and what the cells of a scale have instead.
 
-    What is assumed beside settings has one value at all scales.
+    What is assumed beside settings is the same at all scales, and told once.
     """
     found = [cell.setting.asdict() for cell in cells]
-    here = [
-        list(dict.fromkeys(one[name] for one in found if name in one)) or values
-        for name, values in zip(sources["name"], sources["value"])
-    ]
+    here = [list(dict.fromkeys(one[name] for one in found if name in one)) for name in sources["name"]]
     columns = {
         "paper": [_values(values) for values in sources["value"]],
         f"{scale} scale": [_values(values) for values in here],

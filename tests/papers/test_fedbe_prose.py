@@ -2,12 +2,14 @@
 
 import json
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fedrepro import papers
+from fedrepro.notebooks import tables
 
 ROOT = Path(__file__).parents[2]
 FEDBE = papers.load("fedbe")
@@ -90,6 +92,14 @@ def test_an_item_shows_the_assumptions_that_its_cells_rest_on(item: str, there: 
     assert not_there not in sources.index
 
 
+def test_a_settings_table_tells_an_assumption_once() -> None:
+    shown = tables.settings(FEDBE.sources("table1_methods"), FEDBE.cells("table1_methods", "short"), "short")
+    told = {name: list(map(str, line)) for name, *line in shown.itertuples()}
+    assert told["Dirichlet draws"][0].startswith("drawn anew until every client has 10 images")
+    assert told["Dirichlet draws"][1] == ""
+    assert told["rounds"][:2] == ["40, 1, 200", "6, 1, 20"]
+
+
 def test_every_assumption_is_about_some_cell() -> None:
     shown = {name for item in FEDBE.items for name in FEDBE.sources(item)["name"]}
     assert {one.name for one in FEDBE.assumptions} <= shown
@@ -148,3 +158,38 @@ def test_what_is_said_of_the_toy_is_its_record() -> None:
     sure = recorded("figure8_confidence", "paper").pivot(index="seed", columns="row", values="result")
     assert (sure["Clients, right among confident"] < sure["Samples, right among confident"]).all()
     assert "on every seed; CIFAR-10 smoke only" in README
+
+
+def points(numbers: pd.Series) -> list[str]:
+    """Return numbers with one decimal, a half rounded away from zero."""
+    return [str(Decimal(f"{number:.4f}").quantize(Decimal("0.1"), ROUND_HALF_UP)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("row", "said", "sign"),
+    [
+        ("all five together", "together cost about six points here**: {} and {}.", -1),
+        ("augmentation", "*augmentation* costs {} and {}:", -1),
+        ("learning rate over rounds", "*learning rate over rounds* costs {} and {};", -1),
+        ("FedProx not squared", "*FedProx not squared* ({} and {} more)", 1),
+        ("FedAvgM exponential mean", "exponential mean costs {} and {} points**", -1),
+        ("Step by shards", "*Step by shards* is {} and {} points better", 1),
+    ],
+)
+def test_what_is_said_of_a_difference_is_its_record(row: str, said: str, sign: int) -> None:
+    table = (
+        recorded("paper_vs_code").query("column == 'ConvNet'").pivot(index="seed", columns="row", values="result")
+    )
+    gains = sign * (table[row] - table[FEDBE.items["paper_vs_code"].baselines[row]])
+    assert said.format(*points(gains)) in prose("paper_vs_code")
+    assert len(gains) == 2
+
+
+def test_what_is_said_of_distillation_epochs_is_their_record() -> None:
+    table = recorded("figure9_distillation_epochs").set_index("row")["result"]
+    swa, sgd = (
+        points(table[[f"{epochs} epochs/{method}" for epochs in (5, 10, 20, 40)]])
+        for method in ("FedBE", "FedBE w/o SWA")
+    )
+    text = prose("figure9_distillation_epochs")
+    assert "SWA ends at {}, {}, {} and {} %, plain SGD at {}, {}, {} and {} %".format(*swa, *sgd) in text
