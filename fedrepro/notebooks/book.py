@@ -60,9 +60,10 @@ class Book:
         self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
         self._outcomes: list[tuple[Cell, Outcome]] = []
 
-    def settings(self) -> pd.DataFrame:
-        """Return every value with its source, and how this scale departs from it."""
-        return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale)
+    def settings(self) -> tables.Settings:
+        """Return every value with its source, and how this scale departs from it; shown is what the item reads."""
+        full = self.paper.cells(self.item.name, "paper")
+        return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale, full)
 
     def presets(self) -> pd.DataFrame:
         """Return the named differences between the paper and its released code, and the settings of each."""
@@ -165,8 +166,8 @@ class Book:
         """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does."""
         return verdict.comparison(self.paper, self.item.name, self.folders)
 
-    def table(self) -> pd.DataFrame:
-        """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
+    def table(self) -> tables.Compared:
+        """Return the comparison for reading, in the paper's layout: its number beside ours, and the verdict."""
         return tables.compared(self.comparison())
 
     def points(self, *, best: bool = False) -> pd.DataFrame:
