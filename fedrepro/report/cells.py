@@ -117,7 +117,8 @@ def judged(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
         return left
     mark = MARKS.get(word, OTHER)
     line = " ".join(part for part in (mark.sign, word, gap(cell)) if part)
-    return "\n".join(part for part in (" | ".join(part for part in (left, right) if part), line) if part)
+    both = f"{left or '–'} | {right}" if right else left
+    return "\n".join(part for part in (both, line) if part)
 
 
 def smaller(cell: Cell, places: Mapping[str, tuple[int, int]], scale: str) -> str:

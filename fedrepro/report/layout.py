@@ -7,11 +7,12 @@ import html
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pandas.io.formats.style import Styler
 from pandas.io.formats.style_render import CSSDict
 
@@ -23,7 +24,7 @@ from fedrepro.report.verdict import comparison
 TEMPLATES = Path(__file__).parent / "templates"
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
-    autoescape=False,
+    autoescape=select_autoescape(),
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=StrictUndefined,
@@ -57,7 +58,11 @@ def layout(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame:
         Texts. Rows: the paper's, with two levels where they are grouped ("Step", "FedBE"). Columns: the paper's,
         and below each "paper", "ours" and "verdict" (paper scale), and "short" where there is one of it.
     """
-    cells = comparison(paper, item, folders)
+    return laid(paper, item, comparison(paper, item, folders))
+
+
+def laid(paper: Paper, item: str, cells: pd.DataFrame) -> pd.DataFrame:
+    """Lay a comparison out; see `layout`."""
     places = printed(cells)
     parts: dict[str, Callable[[Cell], str]] = {
         "paper": lambda cell: of_paper(cell, places),
@@ -81,9 +86,9 @@ def _any(cells: pd.DataFrame, column: object) -> bool:
     return bool(cells.loc[cells["column"] == column, "short_seeds"].gt(0).any())
 
 
-def write(paper: Paper, item: str, folders: Iterable[Path], folder: Path) -> list[Path]:
-    """Write an item's layout as <item>.csv and <item>.tex (for booktabs and multirow); return the files."""
-    table = layout(paper, item, folders)
+def write(paper: Paper, item: str, cells: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write a comparison's layout as <item>.csv and <item>.tex (for booktabs and multirow); return the files."""
+    table = laid(paper, item, cells)
     if table.empty:
         return []
     texts = {"csv": table.to_csv(lineterminator="\n"), "tex": latex(table, f"{paper.name}:{item}")}
@@ -155,6 +160,7 @@ class Part:
 
     styler: Styler
     summary: str = ""
+    caption: str = ""
 
     @property
     def folded(self) -> bool:
@@ -167,19 +173,28 @@ class Part:
         return self.styler.to_html()
 
 
-def parts(cells: pd.DataFrame) -> list[Part]:
-    """Return the tables of a comparison: judged cells, folded where none was run, then the smaller scales'."""
+def parts(cells: pd.DataFrame, name: str = "") -> list[Part]:
+    """Return the tables of a comparison: judged cells, folded where none was run, then the smaller scales'.
+
+    With a name, each table's caption begins with it.
+    """
     listed = cells[cells["verdict"].ne("not reported") | cells["recorded_seeds"].gt(0)]
-    run = listed["recorded_seeds"].gt(0).any()
-    unrun = "" if run else f"not run at paper scale: {len(listed)} cells, the paper's numbers"
-    found = [Part(judged_table(listed), unrun)] if len(listed) else []
-    for scale in ("short", "smoke"):
-        larger = cells["recorded_seeds"].gt(0).any() or (scale == "smoke" and cells["short_seeds"].gt(0).any())
-        if cells[f"{scale}_seeds"].gt(0).any():
-            caption = f"{scale} scale, no reproduction: mean ± standard deviation (seeds)"
-            fold = f"{scale} scale, no reproduction" if scale == "smoke" and larger else ""
-            found.append(Part(smaller_table(cells, scale, caption=caption), fold))
+    recorded, short, smoke = (cells[f"{scale}_seeds"].gt(0).any() for scale in ("recorded", "short", "smoke"))
+    found = []
+    if len(listed):
+        unrun = "" if recorded else f"not run at paper scale: {len(listed)} cells, the paper's numbers"
+        found.append(_part(partial(judged_table, listed), name, "paper and paper scale", unrun))
+    if short:
+        found.append(_part(partial(smaller_table, cells, "short"), name, "short scale, no reproduction", ""))
+    if smoke:
+        fold = "smoke scale, no reproduction" if recorded or short else ""
+        found.append(_part(partial(smaller_table, cells, "smoke"), name, "smoke scale, no reproduction", fold))
     return found
+
+
+def _part(make: Callable[..., Styler], name: str, text: str, summary: str) -> Part:
+    caption = f"{name}: {text}" if name else text
+    return Part(make(caption=caption), summary, text)
 
 
 def shown(tables: Sequence[Part], legend: str = "") -> str:
