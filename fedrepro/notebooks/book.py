@@ -175,9 +175,22 @@ class Book:
 
         With `best`, smoke numbers are left out where there are others: at their height nothing else can be seen.
 
-        Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
+        Columns row, column, mean, std, runs, source, by_seed (seed -> number, of ours), and the labels of the cell
+        with that row and column, if any.
         """
-        return self._labelled(tables.points(self.comparison(), best=best))
+        made = {scale: verdict.records(self.paper, self.item.name, scale, self.folders) for scale in papers.SCALES}
+        return self._labelled(tables.seeded(tables.points(self.comparison(), best=best), made))
+
+    def values(self, points: pd.DataFrame, name: str) -> pd.Series:
+        """Return for each point the value of a setting at the scale of its source, such as public_images."""
+        scales = points["source"].str.extract(r"\((\w+)\)$")[0].fillna("paper")
+        cells = {
+            (scale, cell.row, cell.column): cell.setting.asdict()[name]
+            for scale in papers.SCALES
+            for cell in self.paper.cells(self.item.name, scale)
+        }
+        keys = zip(scales, points["row"], points["column"])
+        return pd.Series([cells.get(key) for key in keys], index=points.index)
 
     def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         return tables.labelled(frame, self.paper.cells(self.item.name, "paper"))

@@ -194,6 +194,22 @@ def points(comparison: pd.DataFrame, *, best: bool = False) -> pd.DataFrame:
     return every[~smoke] if best and not smoke.all() else every
 
 
+def seeded(points: pd.DataFrame, made: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Put beside each number of ours those of its seeds: a column by_seed, seed -> number; None for the paper's.
+
+    Args:
+        points: as `points` returns them.
+        made: the records of each scale, columns row, column, seed and result.
+    """
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for name, scale in (("recorded", "paper"), ("short", "short"), ("smoke", "smoke")):
+        lines = made.get(scale, pd.DataFrame(columns=["row", "column", "seed", "result"]))
+        for row, column, seed, result in zip(*(lines[name] for name in ("row", "column", "seed", "result"))):
+            found.setdefault((SOURCES[name], row, column), {})[int(seed)] = float(result)
+    keys = zip(points["source"], points["row"], points["column"])
+    return points.assign(by_seed=pd.Series([found.get(key) for key in keys], index=points.index, dtype=object))
+
+
 def labelled(frame: pd.DataFrame, cells: Iterable[Cell]) -> pd.DataFrame:
     """Put the labels of each line's cell, the one with its row and column, in front of its columns."""
     labels = {(cell.row, cell.column): cell.labels for cell in cells}
