@@ -36,7 +36,11 @@ class Lines(pd.DataFrame):
         return Lines
 
     def _repr_html_(self) -> str:
-        return layout.styled(_texts(self), kind="long").to_html()
+        return layout.styled(_texts(self), kind="long").to_html() if len(self) else "<p>none</p>"
+
+    def __repr__(self) -> str:
+        """Show the lines as text, or that there are none."""
+        return pd.DataFrame(self).to_string() if len(self) else "none"
 
 
 class Settings(Lines):
@@ -96,6 +100,20 @@ def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str, full: Seq
     first = found["known how"].str.contains("assumed")
     found = found.assign(_stage=found["stage"].map(order), _stated=~first)
     return Settings(found.sort_values(["_stage", "_stated"], kind="stable").drop(columns=["_stage", "_stated"]))
+
+
+def measured(frame: pd.DataFrame, digits: int = 4) -> Lines:
+    """Return measurements to read, to some digits that count: "2,426" and "0.7278"; "none" where it is empty."""
+    made = pd.DataFrame(frame).reset_index(drop=True)
+    for name in made.columns[[pd.api.types.is_float_dtype(kind) for kind in made.dtypes]]:
+        made[name] = [_digits(value, digits) for value in made[name]]
+    return Lines(made)
+
+
+def _digits(value: float, digits: int) -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def presets(found: Iterable[Preset]) -> Lines:

@@ -20,9 +20,9 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     the first point is what one round made.
 
     Args:
-        frame: columns method, seed, round (counted from 0, as in records), accuracy (percent); with a column
-            partition a row of panels for each, with a column network a column of panels for each; instead of
-            method, partition and network, row ("Step/FedBE") and column (the network) will do.
+        frame: columns method, seed, round (counted from 0, as in records, or from 1), accuracy (percent). With a
+            column partition there is a row of panels for each, with a column network a column of panels for each;
+            instead of method, partition and network, row ("Step/FedBE") and column (the network) will do.
         title: above the figure.
         scale: smoke, short or paper; below paper the figure says that it is not comparable with the paper.
         looks: the look of each method.
@@ -35,7 +35,7 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     frame = require(frame, wanted, "rounds, without empty accuracies,")
     for column in ("partition", "network"):
         frame[column] = frame[column] if column in frame.columns else ""
-    frame["round"] += 1
+    frame["round"] += 1 - min(1, int(frame["round"].min()))
     frame, left = paired(frame)
     methods = ordered(frame["method"], looks)
     rows, columns = ordered(frame["partition"], ("Step", "Dirichlet")), ordered(frame["network"])

@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -148,7 +149,9 @@ def drawn(function: Callable[P, "Picture"]) -> Callable[P, Figure]:
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with style():
             figure = function(*args, **kwargs)
-            settle(figure)
+            with warnings.catch_warnings():  # a title may be too wide for any layout until it is broken
+                warnings.filterwarnings("ignore", "constrained_layout not applied")
+                settle(figure)
             _fit(figure)
             settle(figure)
             settle(figure)  # texts beside the axes move with the axes: the second time nothing is cut off

@@ -140,3 +140,21 @@ def test_groups_follow_who_reads() -> None:
 def test_the_comparison_of_today_can_be_shown() -> None:
     for item in ("text_numbers", "figure2_depth", "table1_methods"):
         assert tables.compared(verdict.comparison(PAPER, item, []))._repr_html_() or item == "figure2_depth"
+
+
+def test_measurements_are_read_to_the_digits_that_count() -> None:
+    found = tables.measured(pd.DataFrame({"name": ["a", "b"], "value": [2426.052576, 0.7277789], "n": [3, 12345]}))
+    assert found.to_numpy().tolist() == [["a", "2,426", 3], ["b", "0.7278", 12345]]
+    assert "<th scope" in found._repr_html_()
+    empty = tables.measured(pd.DataFrame({"model": []}))
+    assert (repr(empty), empty._repr_html_()) == ("none", "<p>none</p>")
+
+
+def test_points_carry_the_numbers_of_their_seeds() -> None:
+    cells = comparison(short_mean=40.0, short_seeds=2)
+    lines = [("Step/FedAvg", "A", 0, 39.0), ("Step/FedAvg", "A", 1, 41.0), ("Step/FedBE", "B", 0, 40.0)]
+    made = {"short": pd.DataFrame(lines, columns=["row", "column", "seed", "result"])}
+    found = tables.seeded(tables.points(cells), made).set_index(["source", "row", "column"])["by_seed"]
+    assert found["recorded (short)", "Step/FedAvg", "A"] == {0: 39.0, 1: 41.0}
+    assert found["recorded (short)", "Step/FedBE", "B"] == {0: 40.0}
+    assert found["paper", "Step/FedAvg", "A"] is None
