@@ -113,7 +113,7 @@ def sweep(
     for axes, _ in ends:
         widen(axes)
     handles, ours = [], coloured(full, short, found, line)
-    for name in names:
+    for name in (name for name in names if name in ours | set(full[line])):
         face = {"markerfacecolor": "white"} if dashes[name] == "--" else {}
         handles.append(method_handle(name, _look(name, looks), ours, linestyle=dashes[name], **face))
     handles += source_handles(sources, points, "\n", found)

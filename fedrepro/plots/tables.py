@@ -183,7 +183,8 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
     if second is not None:
         widen(second)
     ours = coloured(full, short, found, "method")
-    handles = [method_handle(name, look(name, looks), ours, linestyle="none") for name in names]
+    seen = ours | set(full["method"])  # a baseline of which only gains are drawn is the line at 0
+    handles = [method_handle(name, look(name, looks), ours, linestyle="none") for name in names if name in seen]
     for source in ordered(central["source"], ("paper",)):
         handles.append(Line2D([], [], label=f"Centralized,\n{source}", **central_line(source)))
     handles += source_handles(sources, cells, "\n", found)

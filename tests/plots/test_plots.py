@@ -173,6 +173,18 @@ def test_no_text_is_cut_off(gallery: list[Figure]) -> None:
             assert box.y1 <= figure.bbox.y1, text
 
 
+def test_titles_and_legends_do_not_overlap(gallery: list[Figure]) -> None:
+    for figure in gallery:
+        with plots.style():
+            figure.draw_without_rendering()
+            title = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+            titles = [axes._left_title.get_window_extent() for axes in panels(figure) if axes.get_title("left")]
+            legends = [legend.get_window_extent() for legend in figure.legends]
+        boxes = [title, *titles, *legends]
+        for place, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[place + 1 :]), figure.get_suptitle()
+
+
 def test_spread_keeps_order_gap_and_nearness() -> None:
     assert spread([0.1, 0.5, 0.9], 0.2) == pytest.approx([0.1, 0.5, 0.9])  # nothing to move
     assert spread([0.5, 0.5], 0.2) == pytest.approx([0.4, 0.6])  # both give way by half
@@ -710,6 +722,8 @@ def test_a_sweep_of_short_runs_shows_gains_and_never_the_papers_axis() -> None:
     assert own.containers[0].lines[0].get_ydata() == pytest.approx([1.0] * 3)
     assert [text.get_text() for text in one.texts] == ["x:\npaper"]
     assert not [text for text in own.texts if text.get_text()]
+    (legend,) = draw(seeded(varied())).legends
+    assert [text.get_text() for text in legend.get_texts()][:-1] == ["FedBE"]  # FedAvg is the line at 0, no mark
 
 
 def test_the_legend_promises_only_spreads_that_are_drawn() -> None:
