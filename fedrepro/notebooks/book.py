@@ -60,9 +60,10 @@ class Book:
         self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
         self._outcomes: list[tuple[Cell, Outcome]] = []
 
-    def settings(self) -> pd.DataFrame:
-        """Return every value with its source, and how this scale departs from it."""
-        return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale)
+    def settings(self) -> tables.Settings:
+        """Return every value with its source, and how this scale departs from it; shown is what the item reads."""
+        full = self.paper.cells(self.item.name, "paper")
+        return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale, full)
 
     def presets(self) -> pd.DataFrame:
         """Return the named differences between the paper and its released code, and the settings of each."""
@@ -165,8 +166,8 @@ class Book:
         """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does."""
         return verdict.comparison(self.paper, self.item.name, self.folders)
 
-    def table(self) -> pd.DataFrame:
-        """Return the comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
+    def table(self) -> tables.Compared:
+        """Return the comparison for reading, in the paper's layout: its number beside ours, and the verdict."""
         return tables.compared(self.comparison())
 
     def points(self, *, best: bool = False) -> pd.DataFrame:
@@ -174,9 +175,22 @@ class Book:
 
         With `best`, smoke numbers are left out where there are others: at their height nothing else can be seen.
 
-        Columns row, column, mean, std, runs, source, and the labels of the cell with that row and column, if any.
+        Columns row, column, mean, std, runs, source, by_seed (seed -> number, of ours), and the labels of the cell
+        with that row and column, if any.
         """
-        return self._labelled(tables.points(self.comparison(), best=best))
+        made = {scale: verdict.records(self.paper, self.item.name, scale, self.folders) for scale in papers.SCALES}
+        return self._labelled(tables.seeded(tables.points(self.comparison(), best=best), made))
+
+    def values(self, points: pd.DataFrame, name: str) -> pd.Series:
+        """Return for each point the value of a setting at the scale of its source, such as public_images."""
+        scales = points["source"].str.extract(r"\((\w+)\)$")[0].fillna("paper")
+        cells = {
+            (scale, cell.row, cell.column): cell.setting.asdict()[name]
+            for scale in papers.SCALES
+            for cell in self.paper.cells(self.item.name, scale)
+        }
+        keys = zip(scales, points["row"], points["column"])
+        return pd.Series([cells.get(key) for key in keys], index=points.index)
 
     def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
         return tables.labelled(frame, self.paper.cells(self.item.name, "paper"))

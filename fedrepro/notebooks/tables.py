@@ -3,7 +3,7 @@
 Shapes: S clients, N images, C classes, M teachers, P parameters, Q buffers, K global models.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -11,9 +11,10 @@ from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import shown
+from fedrepro.notebooks.reads import ORDER, reads
 from fedrepro.papers import Cell
 from fedrepro.papers.paper import Preset
-from fedrepro.report import verdict
+from fedrepro.report import cells, layout
 from fedrepro.stages.round import Round
 
 SOURCES = {  # of the numbers of a comparison, and what they are called in a plot
@@ -24,27 +25,104 @@ SOURCES = {  # of the numbers of a comparison, and what they are called in a plo
 }
 
 
-def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str) -> pd.DataFrame:
+UNREAD, BESIDE = "not read here", "beside settings"
+
+
+class Lines(pd.DataFrame):
+    """A frame of texts that a notebook shows to the left, with its index named; in all else a DataFrame."""
+
+    @property
+    def _constructor(self) -> Callable[..., "Lines"]:
+        return Lines
+
+    def _repr_html_(self) -> str:
+        return layout.styled(_texts(self), kind="long").to_html() if len(self) else "<p>none</p>"
+
+    def __repr__(self) -> str:
+        """Show the lines as text, or that there are none."""
+        return pd.DataFrame(self).to_string() if len(self) else "none"
+
+
+class Settings(Lines):
+    """Settings as `settings` returns them: a notebook shows those that are read, by stage, and folds all."""
+
+    def _repr_html_(self) -> str:
+        read = self[self["stage"] != UNREAD]
+        index = pd.MultiIndex.from_arrays([read["stage"], read.index], names=["", "setting"])
+        shown = _texts(read.drop(columns="stage")).set_axis(index)
+        folded = f"all {len(self)} settings of the paper; {len(self) - len(read)} of them are not read here"
+        return layout.shown(
+            [
+                layout.Part(layout.styled(shown, kind="long")),
+                layout.Part(layout.styled(_texts(self), kind="long"), folded),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        """Show those that are read as text."""
+        return pd.DataFrame(self[self["stage"] != UNREAD]).to_string()
+
+
+def _texts(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(frame).astype(object).map(lambda value: "" if pd.isna(value) else str(value))
+
+
+def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str, full: Sequence[Cell] = ()) -> Settings:
     """Return every value with its source (see `Paper.sources`), and what the cells of a scale have instead.
 
-    What is assumed beside settings is the same at all scales, and told once.
+    Args:
+        sources: of the item.
+        cells: of the scale.
+        scale: its name.
+        full: the item's cells at paper scale, to see what is read; those of the scale if left out.
+
+    Returns:
+        One line per setting, by the stage that reads it, in the order of a round, assumptions first; last those
+        that nothing in the item reads. What is assumed beside settings is the same at all scales.
     """
-    found = [cell.setting.asdict() for cell in cells]
-    here = [list(dict.fromkeys(one[name] for one in found if name in one)) for name in sources["name"]]
+    played = [cell.setting.asdict() for cell in cells]
+    here = [list(dict.fromkeys(one[name] for one in played if name in one)) for name in sources["name"]]
+    read: dict[str, str] = {}
+    for cell in full or cells:
+        read |= reads(cell.setting)
+    beside = {name: BESIDE for name in sources["name"] if not any(name in one for one in played)}
+    stages = [read.get(name, beside.get(name, UNREAD)) for name in sources["name"]]
+    values, own = [_values(one) for one in sources["value"]], [_values(one) for one in here]
     columns = {
-        "paper": [_values(values) for values in sources["value"]],
-        f"{scale} scale": [_values(values) for values in here],
-        "": sources["kind"],
-        "where, or why": sources["source"],
+        "stage": stages,
+        "paper": values,
+        f"{scale} scale": own if scale == "paper" else ["same" if a == b else b for a, b in zip(values, own)],
+        "known how": list(sources["kind"]),
+        "where, or why": list(sources["source"]),
     }
-    return pd.DataFrame(columns).set_index(sources["name"])
+    if scale == "paper":
+        del columns["paper"]
+    found = pd.DataFrame(columns, index=pd.Index(sources["name"], name="setting"))
+    order = {stage: place for place, stage in enumerate([*ORDER, BESIDE, UNREAD])}
+    first = found["known how"].str.contains("assumed")
+    found = found.assign(_stage=found["stage"].map(order), _stated=~first)
+    return Settings(found.sort_values(["_stage", "_stated"], kind="stable").drop(columns=["_stage", "_stated"]))
 
 
-def presets(found: Iterable[Preset]) -> pd.DataFrame:
+def measured(frame: pd.DataFrame, digits: int = 4) -> Lines:
+    """Return measurements to read, to some digits that count: "2,426" and "0.7278"; "none" where it is empty."""
+    made = pd.DataFrame(frame).reset_index(drop=True)
+    for name in made.columns[[pd.api.types.is_float_dtype(kind) for kind in made.dtypes]]:
+        made[name] = [_digits(value, digits) for value in made[name]]
+    return Lines(made)
+
+
+def _digits(value: float, digits: int) -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def presets(found: Iterable[Preset]) -> Lines:
     """Return the named differences between a paper and its released code, and the settings of each."""
     lines = [(one.name, _changes(one.values), one.paper, one.code) for one in found]
     names = ["preset", "settings", "the paper", "the released code"]
-    return pd.DataFrame(lines, columns=names).set_index("preset")
+    return Lines(pd.DataFrame(lines, columns=names).set_index("preset"))
 
 
 def _changes(values: Mapping[str, object]) -> str:
@@ -55,13 +133,13 @@ def _values(values: Sequence[object]) -> str:
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
-def stages(cells: Iterable[Cell]) -> pd.DataFrame:
+def stages(cells: Iterable[Cell]) -> Lines:
     """Return the stages of each method among the cells, one column per method."""
     found: dict[str, dict[str, str]] = {}
     for cell in cells:
         of_method = {stage: _brief(value) for stage, value in methods.build(cell.setting).stages}
         found.setdefault(cell.labels.get("method", cell.row), of_method)
-    return pd.DataFrame(found).fillna("")
+    return Lines(pd.DataFrame(found).fillna("").rename_axis("stage"))
 
 
 def _brief(stage: object) -> str:
@@ -69,38 +147,55 @@ def _brief(stage: object) -> str:
     return " + ".join(_brief(source) for source in sources) if sources else shown(stage)
 
 
-def compared(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Return a comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
-    found = comparison
-    printed = verdict.decimals(found["paper_mean"]), verdict.decimals(found["paper_std"])
-    columns: dict[str, list[str]] = {
-        "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
-        "recorded at paper scale": _spread(found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]),
-        "gap": [_gap(*gap) for gap in zip(found["gap_points"], found["gap_low"], found["gap_high"])],
-        "verdict": list(found["verdict"]),
-        "short": _spread(found["short_mean"], None, found["short_seeds"]),
-        "smoke": _spread(found["smoke_mean"], None, found["smoke_seeds"]),
-    }
-    return pd.DataFrame(columns, index=pd.MultiIndex.from_frame(found[["row", "column"]]))
+class Compared:
+    """A comparison to look at: in a notebook the paper's own layout, in a terminal lines; columns by their names.
+
+    What was never run is folded. `lines` is the long form, `grid` the wide one of paper scale, texts both.
+    """
+
+    def __init__(self, comparison: pd.DataFrame) -> None:
+        self._cells = comparison
+        places = cells.printed(comparison)
+        found = comparison.to_dict("records")
+        columns = {
+            "paper": [cells.of_paper(cell, places) for cell in found],
+            "recorded at paper scale": [cells.ours(cell, places, "recorded") for cell in found],
+            "ours − paper": [cells.gap(cell) for cell in found],
+            "verdict": list(comparison["verdict"]),
+            "short": [cells.ours(cell, places, "short") for cell in found],
+            "smoke": [cells.ours(cell, places, "smoke") for cell in found],
+        }
+        self.lines = pd.DataFrame(columns, index=pd.MultiIndex.from_frame(comparison[["row", "column"]]))
+
+    @property
+    def grid(self) -> pd.DataFrame:
+        """The paper's layout: its number, ours and the verdict in one text."""
+        places = cells.printed(self._cells)
+        return cells.grid(self._cells, lambda cell: cells.judged(cell, places))
+
+    def __getitem__(self, name: str) -> pd.Series:
+        """Return a column of the long form, such as "verdict"."""
+        return self.lines[name]
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return len(self.lines)
+
+    def __repr__(self) -> str:
+        """Show the long form; of cells that were not run only how many there are."""
+        numbers = self.lines[["recorded at paper scale", "short", "smoke"]]
+        run = self.lines[(numbers != "").any(axis=1)]
+        unrun = len(self.lines) - len(run)
+        texts = [run.to_string()] if len(run) else []
+        return "\n".join([*texts, f"{unrun} of {len(self)} cells not run"] if unrun else texts)
+
+    def _repr_html_(self) -> str:
+        return layout.shown(layout.parts(self._cells), cells.legend(self.lines["verdict"]))
 
 
-def _gap(points: float, low: float, high: float) -> str:
-    return "" if pd.isna(points) else f"{points:+.1f}" + ("" if pd.isna(low) else f" [{low:+.1f}, {high:+.1f}]")
-
-
-def _spread(
-    mean: pd.Series, std: pd.Series | None, runs: pd.Series, decimals: tuple[int, int] = (1, 1)
-) -> list[str]:
-    """Format "74.5 ± 0.5 (5)" per line, or nothing where there is no number."""
-    spreads = [float("nan")] * len(mean) if std is None else std
-    texts = []
-    for middle, spread, count in zip(mean, spreads, runs):
-        if pd.isna(middle):
-            texts.append("")
-            continue
-        around = "" if pd.isna(spread) else f" ± {spread:.{decimals[1]}f}"
-        texts.append(f"{middle:.{decimals[0]}f}{around}" + ("" if pd.isna(count) else f" ({int(count)})"))
-    return texts
+def compared(comparison: pd.DataFrame) -> Compared:
+    """Return a comparison for reading, in the paper's layout: its number beside ours, and the verdict."""
+    return Compared(comparison)
 
 
 def points(comparison: pd.DataFrame, *, best: bool = False) -> pd.DataFrame:
@@ -117,6 +212,22 @@ def points(comparison: pd.DataFrame, *, best: bool = False) -> pd.DataFrame:
     every = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
     smoke = every["source"] == SOURCES["smoke"]
     return every[~smoke] if best and not smoke.all() else every
+
+
+def seeded(points: pd.DataFrame, made: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Put beside each number of ours those of its seeds: a column by_seed, seed -> number; None for the paper's.
+
+    Args:
+        points: as `points` returns them.
+        made: the records of each scale, columns row, column, seed and result.
+    """
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for name, scale in (("recorded", "paper"), ("short", "short"), ("smoke", "smoke")):
+        lines = made.get(scale, pd.DataFrame(columns=["row", "column", "seed", "result"]))
+        for row, column, seed, result in zip(*(lines[name] for name in ("row", "column", "seed", "result"))):
+            found.setdefault((SOURCES[name], row, column), {})[int(seed)] = float(result)
+    keys = zip(points["source"], points["row"], points["column"])
+    return points.assign(by_seed=pd.Series([found.get(key) for key in keys], index=points.index, dtype=object))
 
 
 def labelled(frame: pd.DataFrame, cells: Iterable[Cell]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ The only package of the library that imports matplotlib and seaborn (`pip instal
 """
 
 from fedrepro.plots.curves import rounds, seeds
+from fedrepro.plots.drawing import round_drawing
 from fedrepro.plots.federation import partition
 from fedrepro.plots.performance import bars, scaling
 from fedrepro.plots.save import save
@@ -22,6 +23,7 @@ __all__ = [
     "look",
     "methods",
     "partition",
+    "round_drawing",
     "rounds",
     "save",
     "scaling",

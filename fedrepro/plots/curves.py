@@ -7,9 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
 
-from fedrepro.plots.frames import by_cell, ordered, require
+from fedrepro.plots.frames import by_cell, interval, ordered, require
 from fedrepro.plots.style import INK, LOOKS, PAPER, End, Look, Picture, drawn, heading, ink, label_ends, look, note
 
 
@@ -17,10 +16,13 @@ from fedrepro.plots.style import INK, LOOKS, PAPER, End, Look, Picture, drawn, h
 def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[str, Look] = LOOKS) -> Picture:
     """Draw accuracy over rounds: a line for the mean over seeds, a band from the lowest to the highest seed.
 
+    All lines of a panel are of the same seeds: those that all its methods have. The axis counts rounds from 1, as
+    the first point is what one round made.
+
     Args:
-        frame: columns method, seed, round, accuracy (percent); with a column partition a row of panels for
-            each, with a column network a column of panels for each; instead of method, partition and network,
-            row ("Step/FedBE") and column (the network) will do.
+        frame: columns method, seed, round (counted from 0, as in records, or from 1), accuracy (percent). With a
+            column partition there is a row of panels for each, with a column network a column of panels for each;
+            instead of method, partition and network, row ("Step/FedBE") and column (the network) will do.
         title: above the figure.
         scale: smoke, short or paper; below paper the figure says that it is not comparable with the paper.
         looks: the look of each method.
@@ -33,6 +35,8 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     frame = require(frame, wanted, "rounds, without empty accuracies,")
     for column in ("partition", "network"):
         frame[column] = frame[column] if column in frame.columns else ""
+    frame["round"] += 1 - min(1, int(frame["round"].min()))
+    frame, left = paired(frame)
     methods = ordered(frame["method"], looks)
     rows, columns = ordered(frame["partition"], ("Step", "Dirichlet")), ordered(frame["network"])
     direct = len(methods) <= 5 and len(columns) <= 2
@@ -42,7 +46,7 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     counts = frame.groupby(["partition", "network", "method"])["seed"].nunique()
     number = " to ".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
     means = "one seed" if number == "1" else f"line: mean of {number} seeds; band: lowest to highest seed"
-    note(figure, [scale], means)
+    note(figure, [scale], f"{means}{left}")
     heading(figure, title)
     last = frame["round"].max()
     ends: list[list[End]] = []
@@ -64,6 +68,27 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
         shown = [method for method in methods if method in handles]
         figure.legend([handles[method] for method in shown], shown, loc="outside right upper", handlelength=3)
     return figure
+
+
+def paired(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Keep in each panel the seeds that all its methods have; where there are none, all of them.
+
+    Returns:
+        The frame, and what was done, to be told: "" if nothing was left out.
+    """
+    kept, told = [], []
+    for _, panel in frame.groupby(["partition", "network"], sort=False):
+        own = [set(lines["seed"]) for _, lines in panel.groupby("method")]
+        common = set.intersection(*own)
+        if common == set.union(*own):
+            kept.append(panel)
+        elif common:
+            kept.append(panel[panel["seed"].isin(common)])
+            told.append("; seeds that only some lines have are left out")
+        else:
+            kept.append(panel)
+            told.append("; lines of different seeds")
+    return pd.concat(kept), "".join(dict.fromkeys(told))
 
 
 def _lines(
@@ -107,11 +132,11 @@ def seeds(
     scale: str = "paper",
     label: str = "test accuracy (%)",
     origin: float | None = None,
+    base: Mapping[str, str] | None = None,
 ) -> Picture:
-    """Draw the spread over seeds: each seed's accuracy, the mean with its 95 % interval, the paper's value.
+    """Draw the spread over seeds: each seed's accuracy, the mean with its 90 % interval, the paper's value.
 
-    The interval is Student's: mean ± t(0.975, n - 1) s / sqrt(n), n seeds, sample standard deviation s; there is
-    none from fewer than three.
+    The interval is Student's, see `frames.interval`; there is none from one seed.
 
     Args:
         frame: columns name, seed, accuracy (percent).
@@ -120,6 +145,7 @@ def seeds(
         scale: smoke, short or paper.
         label: of the axis.
         origin: where an upright line is drawn, such as 0 for differences.
+        base: name -> what the row is held against, said with its name.
 
     Raises:
         ValueError: a column is missing or no accuracy is there.
@@ -136,18 +162,23 @@ def seeds(
     note(figure, [scale])
     heading(figure, title)
     for place, name in enumerate(names):
-        colour, marker, _ = LOOKS.get(name, Look(INK, "s", "-"))
+        colour, marker, _ = _look(name)
         values = frame.loc[frame["name"] == name, "accuracy"].to_numpy()
         aside = 0.12 * (np.arange(len(values)) * 0.618 % 1 - 0.5)  # the same scatter for the same seeds
         axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
-        half = 0.0
-        if len(values) > 2:  # from two, Student's interval is thirteen times their standard error
-            half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+        half = interval(values)
         axes.errorbar(
-            values.mean(), place + 0.24, xerr=half, fmt=marker, color=ink(colour), markersize=5.5, zorder=3
+            values.mean(),
+            place + 0.24,
+            xerr=0.0 if np.isnan(half) else half,
+            fmt=marker,
+            color=ink(colour),
+            markersize=5.5,
+            zorder=3,
         )
-        sign = "+" if origin is not None else "-"  # differences show that they are more
-        said = f"{values.mean():{sign}.1f}".replace("-", "−") + (f" ± {half:.1f}" if half else "")
+        said = _said(
+            values.mean(), half, "+" if origin is not None else "-"
+        )  # differences show that they are more
         axes.text(1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour))
         if name in (paper or {}):
             value = (paper or {})[name]
@@ -159,15 +190,27 @@ def seeds(
     if origin is not None:
         axes.axvline(origin, color=PAPER, linewidth=1.2, zorder=1)
     axes.set(xlabel=label, ylim=(len(names) - 0.5, -0.55))
-    axes.set_yticks(range(len(names)), names)
+    base = base or {}
+    axes.set_yticks(range(len(names)), [f"{name}\nabove {base[name]}" if name in base else name for name in names])
     axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=INK)
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", color=PAPER, markersize=4, label=f"one seed (of {number})")
-    ]
+    # The legend's marks are those of the rows; of several looks the first row's.
+    colour, marker, _ = _look(names[0])
+    seed = f"one seed (of {number})"
+    handles = [Line2D([], [], linestyle="none", marker="o", color=colour, alpha=0.55, markersize=4, label=seed)]
     if counts.max() > 1:
-        shown = "mean ± 95 % interval" if counts.max() > 2 else "mean"
-        handles.append(Line2D([], [], marker="o", color=INK, markersize=5, label=shown))
+        bar: Line2D = Line2D([], [], marker=marker, color=ink(colour), markersize=5, label="mean, 90 % interval")
+        handles.append(bar)
     figure.legend(handles=handles, loc="outside lower right", ncols=2)
     return figure
+
+
+def _look(name: str) -> Look:
+    return LOOKS.get(name, Look(INK, "s", "-"))
+
+
+def _said(mean: float, half: float, sign: str) -> str:
+    """Return a mean with its interval, as text: "64.0 [59.0, 69.0]"."""
+    around = "" if np.isnan(half) else f" [{mean - half:{sign}.1f}, {mean + half:{sign}.1f}]"
+    return f"{mean:{sign}.1f}{around}".replace("-", "−")

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 
 def require(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
@@ -38,6 +40,29 @@ def by_cell(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(
         partition=parts[0].mask(bare, ""), method=method.mask(bare, frame["row"]), network=frame["column"]
     )
+
+
+def interval(values: Sequence[float] | np.ndarray, level: float = 0.9) -> float:
+    """Return half the width of Student's interval for a mean: t((1 + level) / 2, n - 1) s / sqrt(n).
+
+    Args:
+        values: one per seed, n of them; s is their sample standard deviation.
+        level: of confidence.
+
+    Returns:
+        NaN from fewer than two values.
+    """
+    found = np.asarray(values, dtype=float)
+    if len(found) < 2:
+        return float("nan")
+    return float(stats.t.ppf((1 + level) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+
+
+def without_noise(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points without those of smoke runs, if something larger of ours is among them."""
+    scales = points["source"].map(scale_of)
+    larger = scales.isin(["short", "paper"]).any()
+    return points[scales != "smoke"] if larger else points
 
 
 def scale_of(source: str) -> str:

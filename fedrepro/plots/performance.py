@@ -27,7 +27,7 @@ def bars(frame: pd.DataFrame, *, title: str = "", unit: str, remark: str = "") -
         frame[column] = frame[column] if column in frame.columns else default
     groups = ordered(frame["group"])
     most = int(frame.groupby("group").size().max())
-    figure = Picture(figsize=(3.9 if len(groups) == 1 else 7.2, 0.9 + 0.26 * most))
+    figure = Picture(figsize=(3.9 if len(groups) == 1 else 7.2, 1.2 + 0.26 * most))
     axes = figure.subplots(1, len(groups), squeeze=False)[0]
     for place, group in zip(axes, groups):
         part = frame[frame["group"] == group].sort_values("value", kind="stable")

@@ -7,7 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fedrepro.plots.frames import ordered, require, scale_of
-from fedrepro.plots.style import LOOKS, PAPER, Look, Picture, drawn, heading, ink, note, widen
+from fedrepro.plots.short import coloured, gain_axis, gain_points, gains, placed, split, spreads, titled
+from fedrepro.plots.style import LOOKS, PAPER, End, Look, Picture, drawn, heading, label_ends, note, widen
 from fedrepro.plots.tables import FILLS, method_handle, source_handles
 
 
@@ -38,6 +39,8 @@ def sweep(
 ) -> Picture:
     """Draw accuracy against one value, a line per method, the paper's numbers as open grey marks behind.
 
+    Short runs have panels of their own: what each line gains over FedAvg on the same seeds, where that is known.
+
     Where methods come in two variants ("FedAvg, no decay"), the last-named variant of each is dashed and
     its markers are open. Our lines stand a little beside each other, so that none hides another with its numbers.
 
@@ -64,45 +67,66 @@ def sweep(
     points[x] = points[x].astype(float)
     if log and (points[x] <= 0).any():
         raise ValueError(f"{x} must be positive on a logarithmic axis, got {points[x].min():g}")
-    names = ordered(points[line])
-    sources = ordered(points["source"], ("paper",))
-    panels = ordered(points[panel]) if panel else [""]
-    figure = Picture(figsize=(5.4 if len(panels) == 1 else min(7.2, 3.4 * len(panels)), 3.4))
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    full, short = split(spreads(points))
+    points = pd.concat([full, short])
+    names, sources = ordered(points[line]), ordered(points["source"], ("paper",))
+    found = gains(short, [x, *([panel] if panel else [])], line)
+    parts = [part for part in (full, short) if len(part)]
+    panels = [(value, part) for part in parts for value in (ordered(part[panel]) if panel else [""])]
+    figure = Picture(figsize=(5.4 if len(panels) == 1 else 7.2, 3.4 if len(panels) < 3 else 5.8))
     note(figure, [scale_of(source) for source in sources])
     heading(figure, title)
     dashes = _dashed(names, looks)
-    values = sorted(points[x].unique())
-    for axes, value in zip(grid.flat, panels):
-        here = points[points[panel] == value] if panel else points
+    ends: list[tuple[Axes, list[End]]] = []
+    for axes, (value, part) in zip(placed(figure, [part is full for _, part in panels]), panels):
+        gained = part is short and len(found) > 0
+        drawn_part = found if gained else part
+        here = drawn_part[drawn_part[panel] == value] if panel else drawn_part
+        values = sorted(here[x].unique())
         for place, name in enumerate(names):
             for source in sources:
                 group = here[(here[line] == name) & (here["source"] == source)].sort_values(x)
-                if len(group):
-                    where = group[x] if source == "paper" else _aside(group[x], place, len(names), values, log)
-                    _line(axes, where, group, _look(name, looks), dashes[name], source)
-        for text, height in (references or {}).items():
-            axes.axhline(height, color=PAPER, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)
-            axes.annotate(
-                text, (1, height), (-2, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                ha="right", fontsize=7, color=ink(PAPER),
-            )  # fmt: skip
-        axes.set(title=str(value), xlabel=label)
+                if not len(group):
+                    continue
+                at = group[x] if source == "paper" else _aside(group[x], place, len(names), values, log)
+                if gained:
+                    gain_points(axes, at, group, _look(name, looks), linestyle=dashes[name], linewidth=1.4)
+                else:
+                    _line(axes, at, group, _look(name, looks), dashes[name], source)
+        axes.set(title=titled(value, apart=part is short and len(full) > 0), xlabel=label)
         if log:
             axes.set_xscale("log")
         axes.set_xticks(values, [f"{v:g}" for v in values])
         axes.set_xticks([], minor=True)
         axes.grid(visible=False, axis="x")
         axes.margins(x=0.08)
-    widen(grid[0, 0])  # of all panels: they share the axis
-    grid[0, 0].set_ylabel("test accuracy (%)")
-    handles = []
-    for name in names:
+        of_short = part is short  # a reference stands beside what was made at its scale
+        beside = {text: y for text, y in (references or {}).items() if text.endswith("(short)") == of_short}
+        beside = {} if gained else beside
+        for height in beside.values():
+            axes.axhline(height, color=PAPER, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)
+        ends.append((axes, [(_short(text), axes.get_xlim()[1], height, PAPER) for text, height in beside.items()]))
+        if gained:
+            gain_axis(axes)
+        else:
+            axes.set_ylabel("test accuracy (%)")
+    for axes, _ in ends:
+        widen(axes)
+    handles, ours = [], coloured(full, short, found, line)
+    for name in (name for name in names if name in ours | set(full[line])):
         face = {"markerfacecolor": "white"} if dashes[name] == "--" else {}
-        handles.append(method_handle(name, _look(name, looks), sources, linestyle=dashes[name], **face))
-    handles += source_handles(sources, points, "\n")
-    figure.legend(handles=handles, loc="outside right upper", labelspacing=0.7, handlelength=2.6)
+        handles.append(method_handle(name, _look(name, looks), ours, linestyle=dashes[name], **face))
+    handles += source_handles(sources, points, "\n", found)
+    below = bool(references)  # their names stand at the right
+    options = {"labelspacing": 0.7, "handlelength": 2.6, "ncols": 3 if below else 1}
+    figure.legend(handles=handles, loc="outside lower right" if below else "outside right upper", **options)
+    label_ends(figure, ends, size=7)
     return figure
+
+
+def _short(text: str) -> str:
+    """Return a reference's name, broken where its source begins."""
+    return text.replace(": ", ":\n").replace(", ", ",\n")
 
 
 def _dashed(names: list[str], looks: Mapping[str, Look]) -> dict[str, Literal["-", "--"]]:

@@ -173,8 +173,9 @@ def confidence(histograms: pd.DataFrame, *, title: str = "", scale: str = "paper
 
     Args:
         histograms: columns group ("Clients", "Samples": the columns of panels), low, high (edges of the bin
-            of the largest probability), correct, incorrect (numbers of test examples); with a column member
-            the bars are means over a group's members, with a column data there is a row of panels for each.
+            of the largest probability), correct, incorrect (numbers of test examples, or their means over models);
+            with a column member the bars are means over a group's members, with a column data there is a row of
+            panels for each.
         title: above the figure.
         scale: smoke, short or paper.
 
@@ -189,25 +190,35 @@ def confidence(histograms: pd.DataFrame, *, title: str = "", scale: str = "paper
     rows, columns = ordered(frame["data"]), ordered(frame["group"], ("Clients", "Samples"))
     figure = Picture(figsize=(min(7.2, 0.8 + 3.2 * len(columns)), 0.9 + 2.1 * len(rows)))
     grid = figure.subplots(len(rows), len(columns), sharex="row", sharey="row", squeeze=False)
-    note(figure, [scale])
+    sure = _common_edge(frame)
+    apart = [] if np.isfinite(sure) else ["confident mistakes are not told: the bins share no edge from 0.8 on"]
+    note(figure, [scale], *apart)
     heading(figure, title)
+    counted = frame[["correct", "incorrect"]].to_numpy(dtype=float)
+    means = frame["member"].nunique() > 1 or not np.allclose(counted, counted.round(), atol=1e-3)
     for axes, (row, column) in zip(grid.flat, [(row, column) for row in rows for column in columns]):
         panel = frame[(frame["data"] == row) & (frame["group"] == column)]
         if not panel.empty:
-            _bars(axes, panel, ": ".join(str(part) for part in (row, column) if part))
+            _bars(axes, panel, ": ".join(str(part) for part in (row, column) if part), sure)
         axes.label_outer(remove_inner_ticks=False)
         axes.tick_params(labelbottom=True)  # rows have axes of their own
     for axes in grid[-1]:
         axes.set_xlabel("confidence (largest probability)")
     for axes in grid[:, 0]:
-        axes.set_ylabel("test examples")
+        axes.set_ylabel("test examples\n(mean over models)" if means else "test examples")
     handles, texts = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside lower right", ncols=2)
     return figure
 
 
-def _bars(axes: Axes, panel: pd.DataFrame, title: str) -> None:
-    """Draw one panel: two bars per bin, the mean over members, and how many confident mistakes there are."""
+def _common_edge(frame: pd.DataFrame, least: float = 0.8) -> float:
+    """Return the lowest edge from 0.8 on at which bins of all panels begin; NaN if there is none."""
+    panels = [set(part["low"].round(4)) for _, part in frame.groupby(["data", "group"])]
+    return min((edge for edge in set.intersection(*panels) if edge >= least - 1e-4), default=float("nan"))
+
+
+def _bars(axes: Axes, panel: pd.DataFrame, title: str, edge: float) -> None:
+    """Draw one panel: two bars per bin, the mean over members, and how many mistakes lie from an edge on."""
     members = panel["member"].nunique()
     mean = panel.groupby(["low", "high"])[["correct", "incorrect"]].sum().div(members).reset_index()
     width = mean["high"] - mean["low"]
@@ -218,11 +229,10 @@ def _bars(axes: Axes, panel: pd.DataFrame, title: str) -> None:
             edgecolor="white", linewidth=0.4, label=column,
         )  # fmt: skip
     total, wrong = mean[["correct", "incorrect"]].to_numpy().sum(), mean["incorrect"].sum()
-    high = mean.loc[mean["low"] >= 0.8 - 1e-9, "low"].min()  # an edge, so that no bin is cut
-    sure = mean.loc[mean["low"] >= 0.8 - 1e-9, "incorrect"].sum()
+    sure = mean.loc[mean["low"] >= edge - 1e-4, "incorrect"].sum()
     said = f"{100 * (1 - wrong / total):.1f} % correct" if total else "no examples"
-    if np.isfinite(high):
-        said += f"\n{sure:.0f} of {wrong:.0f} mistakes at confidence ≥ {high:.2g}"
+    if np.isfinite(edge):
+        said += f"\n{sure:.0f} of {wrong:.0f} mistakes at confidence ≥ {edge:.2g}"
     axes.set_title(f"{title} (mean of {members} models)" if members > 1 else title, pad=27)
     axes.annotate(
         said, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize=7.5,

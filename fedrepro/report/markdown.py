@@ -1,37 +1,41 @@
-"""A report's blocks as markdown, with tables as GitHub shows them."""
+"""The report as markdown, with tables as GitHub shows them."""
 
 import re
-from collections.abc import Iterable
+from typing import Any, cast
 
-from fedrepro.report.html import Block, Bullets, Heading, Line, Paragraph
+import pandas as pd
+
+from fedrepro.report.layout import ENVIRONMENT, Part
 
 
-def markdown(blocks: Iterable[Block]) -> str:
+def markdown(document: dict[str, Any]) -> str:
     """Return the markdown file of a report."""
-    parts = []
-    for block in blocks:
-        if isinstance(block, Heading):
-            parts.append(f"{'#' * block.level} {_escape(block.text)}")
-        elif isinstance(block, Paragraph):
-            parts.append(("> " if block.warning else "") + _plain(block.line))
-        elif isinstance(block, Bullets):
-            parts.append("\n".join(f"- {_plain(line)}" for line in block.lines))
-        else:
-            rows = [["<br>".join(map(_plain, cell)) for cell in row] for row in block.rows]
-            lines = [[_escape(name) for name in block.head], ["---"] * len(block.head), *rows]
-            parts.append(f"**{_escape(block.caption)}**")
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
-    return "\n\n".join(parts) + "\n"
+    text = ENVIRONMENT.get_template("report.md").render(document)
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
-def _escape(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", re.sub(r"\s+", " ", text)).replace("&", "&amp;")
+def escaped(text: object) -> str:
+    """Return text of which markdown makes nothing else."""
+    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", re.sub(r"\s+", " ", str(text))).replace("&", "&amp;")
 
 
-def _plain(line: Line) -> str:
-    texts = []
-    for span in line:
-        mark = {"strong": "**", "verdict": "**", "code": "`"}.get(span.kind, "")
-        text = f"{mark}{span.text if span.kind == 'code' else _escape(span.text)}{mark}"
-        texts.append(f"[{text}]({span.link})" if span.link else text)
-    return "".join(texts)
+def table(part: Part) -> str:
+    """Return a table of a report; a group of rows begins with its name in bold."""
+    frame = cast(Any, part.styler).data
+    lines = [["" if pd.isna(name) else str(name) for name in (frame.index.names[-1] or "", *frame.columns)]]
+    body, group = [], ""
+    for name, cells in zip(frame.index, frame.to_numpy().tolist()):
+        own, row = name if isinstance(name, tuple) else ("", name)
+        if own != group:
+            body.append([f"**{_cell(own)}**", *[""] * len(cells)] if own else [""] * (len(cells) + 1))
+            group = own
+        body.append([_cell(row), *map(_cell, cells)])
+    rows = [[escaped(name) for name in lines[0]], ["---"] * len(lines[0]), *body]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: object) -> str:
+    return "<br>".join(map(escaped, str(text).split("\n")))
+
+
+ENVIRONMENT.filters |= {"md": escaped, "table": table}

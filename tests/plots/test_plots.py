@@ -14,10 +14,16 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedrepro import plots
+from fedrepro import papers, plots
+from fedrepro.methods import catalogue
 from fedrepro.plots.frames import by_cell, scale_of
+from fedrepro.plots.short import gains
 from fedrepro.plots.style import PAPER, SIX, TEN, contrast, ink, spread
 
+STAGES = ("plan", "train", "weigh", "server", "teach", "combine", "distill")
+LONG = "images of each class at each client, in words that do not fit into one line of the picture, by far not"
+PAPER_OF = papers.load("fedbe")
+FEDBE = next(c.setting for c in PAPER_OF.cells("table1_methods", "paper") if c.labels["method"] == "FedBE")
 METHODS = ["FedAvg", "1-Ensemble", "v-Distillation", "FedBE w/o SWA", "FedBE"]
 
 
@@ -62,6 +68,16 @@ def history(methods: list[str], rounds: int, seeds: int, **more: Any) -> pd.Data
         for turn in range(1, rounds + 1)
     ]
     return pd.DataFrame(rows).assign(**more)
+
+
+def seeded(frame: pd.DataFrame, gain: float = 1.0) -> pd.DataFrame:
+    """Put numbers of seeds beside a frame's means: FedAvg has one seed more than the others."""
+    extra = {2: 99.0}
+    by_seed = [
+        {0: mean - gain, 1: mean + gain} | (extra if method == "FedAvg" else {})
+        for mean, method in zip(frame["mean"], frame["method"])
+    ]
+    return frame.assign(by_seed=pd.Series(by_seed, index=frame.index, dtype=object))
 
 
 def sweep(source: str = "paper") -> pd.DataFrame:
@@ -134,6 +150,13 @@ def gallery() -> list[Figure]:
         plots.confidence(bins(2), title="Figure 8"),
         plots.seeds(frame, {"Ensemble of 10 samples": 59.0}, title="Seeds"),
         draw(pd.concat([varied("paper"), varied()]), references={"FedAvg on all images": 57.0}, title="Figure 9"),
+        plots.partition(np.full((3, 3), 30), "abc", title=f"Step, many clients: {LONG}"),
+        plots.seeds(frame, title=LONG, base={"Ensemble of 10 samples": "FedAvg as in the paper"}, origin=60.0),
+        plots.methods(pd.concat([seeded(cells()), seeded(cells("recorded (short)"))]), title=LONG),
+        draw(seeded(varied()), title=LONG),
+        plots.bars(pd.DataFrame({"label": ["plain"], "value": [3.0]}), unit="images/s", title=LONG, remark=LONG),
+        plots.confidence(bins(2).assign(data="a data set with a long name"), title=LONG),
+        plots.round_drawing(FEDBE, title=LONG),
     ]
 
 
@@ -154,6 +177,18 @@ def test_no_text_is_cut_off(gallery: list[Figure]) -> None:
             assert box.y0 >= 0, text
             assert box.x1 <= figure.bbox.x1, text
             assert box.y1 <= figure.bbox.y1, text
+
+
+def test_titles_and_legends_do_not_overlap(gallery: list[Figure]) -> None:
+    for figure in gallery:
+        with plots.style():
+            figure.draw_without_rendering()
+            title = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+            titles = [axes._left_title.get_window_extent() for axes in panels(figure) if axes.get_title("left")]
+            legends = [legend.get_window_extent() for legend in figure.legends]
+        boxes = [title, *titles, *legends]
+        for place, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[place + 1 :]), figure.get_suptitle()
 
 
 def test_spread_keeps_order_gap_and_nearness() -> None:
@@ -247,7 +282,9 @@ def test_methods_draws_ours_over_open_markers_of_the_paper() -> None:
 
 def test_methods_says_when_it_is_not_comparable() -> None:
     warned = plots.methods(pd.concat([cells(), cells("recorded (short)"), cells("this run (smoke)")]))
-    assert says(warned, "not comparable with the paper: smoke and short scale")
+    assert says(warned, "not comparable with the paper: short scale")
+    assert not says(warned, "smoke")  # its noise is not drawn where there is more
+    assert says(plots.methods(pd.concat([cells(), cells("this run (smoke)")])), "with the paper: smoke scale")
     assert not says(plots.methods(pd.concat([cells(), cells("this run (paper)")])), "not comparable")
 
 
@@ -434,10 +471,10 @@ def test_seeds_shows_each_seed_the_interval_and_the_papers_value() -> None:
     figure = plots.seeds(frame, {"FedAvg": 64.0, "FedBE": 69.0})
     axes = panels(figure)[0]
     assert sorted(axes.collections[0].get_offsets()[:, 0]) == [62, 64, 66]
-    # s = 2, t(0.975, 2) = 4.3027: half the interval is 4.3027 * 2 / sqrt(3) = 4.968
+    # s = 2, t(0.95, 2) = 2.91999: half the interval is 2.91999 * 2 / sqrt(3) = 3.3717
     ends = axes.containers[0].lines[2][0].get_segments()[0][:, 0]
-    assert ends == pytest.approx([64 - 4.968, 64 + 4.968], abs=1e-3)
-    assert {"64.0 ± 5.0", "paper 64.0"} <= set(texts(figure))
+    assert ends == pytest.approx([64 - 3.3717, 64 + 3.3717], abs=1e-3)
+    assert {"64.0 [60.6, 67.4]", "paper 64.0"} <= set(texts(figure))  # ± is a standard deviation, everywhere
     assert not says(figure, "69.0")  # FedBE has no row
 
 
@@ -563,7 +600,8 @@ def draw(frame: pd.DataFrame, **options: Any) -> Figure:
 
 
 def test_a_sweep_has_a_line_per_method_and_source_at_the_numbers() -> None:
-    figure = draw(pd.concat([varied("paper"), varied()]), references={"all images": 60.0}, title="Sweep")
+    both = pd.concat([varied("paper"), varied("recorded (paper)")])
+    figure = draw(both, references={"all images": 60.0}, title="Sweep")
     (axes,) = panels(figure)
     lines = [bars.lines[0] for bars in axes.containers]
     assert list(lines[0].get_xdata()) == list(lines[2].get_xdata()) == [1.0, 5.0, 20.0]  # the paper's
@@ -575,7 +613,7 @@ def test_a_sweep_has_a_line_per_method_and_source_at_the_numbers() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "20"]
     assert says(figure, "local epochs")
     assert says(figure, "all images")
-    assert says(figure, "short scale")
+    assert says(draw(varied()), "short scale")
     assert draw(varied(), log=True).axes[0].get_xscale() == "log"
 
 
@@ -640,3 +678,136 @@ def test_panels_share_an_axis_that_holds_the_points_of_all() -> None:
         for axes in panels(figure):
             bottom, top = axes.get_ylim()
             assert bottom < 45 < 75 < top
+
+
+# -- short runs, pairs, defaults ------------------------------------------------------------------------------
+
+
+def test_short_runs_have_panels_of_their_own_with_gains_over_fedavg_on_the_same_seeds() -> None:
+    short = seeded(cells("recorded (short)"))
+    figure = plots.methods(pd.concat([cells(), short]))
+    titles = [axes.get_title(loc="left") for axes in panels(figure)]
+    assert titles == ["Step", "Dirichlet", "Step, short scale", "Dirichlet, short scale"]
+    own = panels(figure)[2]
+    assert own.get_ylabel() == "points above FedAvg"
+    dots = [sorted(group.get_offsets()[:, 1]) for group in own.collections if len(group.get_offsets())]
+    # FedAvg 60, the others 63, 66, ..., their seeds too: 3, 6, 9, 12; FedAvg's third seed has no pair.
+    assert [values for values in dots if len(values) == 2] == [[gain, gain] for gain in (3.0, 6.0, 9.0, 12.0)]
+    assert says(figure, "same 2 seeds")
+    assert max(line.get_ydata().max() for line in panels(figure)[0].lines if len(line.get_ydata())) == 72.0
+
+
+def test_gains_have_students_interval_from_two_seeds_on() -> None:
+    short = cells("recorded (short)")
+    short = short[short["method"].isin(["FedAvg", "FedBE"]) & (short["partition"] == "Step")]
+
+    def gained(*by_seed: dict[int, float]) -> pd.DataFrame:
+        own = pd.Series(by_seed, index=short.index, dtype=object)
+        return gains(short.assign(by_seed=own), ["partition", "network"], "method")
+
+    found = gained({0: 40.0, 1: 44.0}, {0: 43.0, 1: 45.0})
+    assert list(found["method"]) == ["FedBE"]
+    assert found["mean"].iloc[0] == pytest.approx(2.0)  # 3 and 1
+    assert found["half"].iloc[0] == pytest.approx(6.3138 * np.sqrt(2) / np.sqrt(2), abs=1e-3)  # t(0.95, 1)
+    assert np.isnan(gained({0: 40.0}, {0: 43.0, 1: 45.0})["half"].iloc[0])
+    assert gained({5: 40.0}, {0: 43.0}).empty
+
+
+def test_a_variant_is_held_against_fedavg_with_the_same_variant() -> None:
+    frame = varied(methods=("FedAvg, no decay", "FedBE, no decay", "FedBE, decay"))
+    by_seed = pd.Series([{0: 10.0}] * 3 + [{0: 12.0}] * 3 + [{0: 13.0}] * 3, index=frame.index, dtype=object)
+    assert gains(frame.assign(by_seed=by_seed), ["epochs"], "method").empty  # FedBE with decay has no baseline
+    two = frame.assign(by_seed=by_seed).query("method != 'FedBE, decay'")
+    assert list(gains(two, ["epochs"], "method")["mean"]) == [2.0] * 3
+
+
+def test_a_sweep_of_short_runs_shows_gains_and_never_the_papers_axis() -> None:
+    figure = draw(pd.concat([varied("paper"), seeded(varied())]), references={"x: paper": 60.0, "y (short)": 40.0})
+    one, own = panels(figure)
+    assert (one.get_ylabel(), own.get_ylabel()) == ("test accuracy (%)", "points above FedAvg")
+    assert own.get_title("left") == "short scale"
+    assert own.containers[0].lines[0].get_ydata() == pytest.approx([1.0] * 3)
+    assert [text.get_text() for text in one.texts] == ["x:\npaper"]
+    assert not [text for text in own.texts if text.get_text()]
+    (legend,) = draw(seeded(varied())).legends
+    assert [text.get_text() for text in legend.get_texts()][:-1] == ["FedBE"]  # FedAvg is the line at 0, no mark
+
+
+def test_the_legend_promises_only_spreads_that_are_drawn() -> None:
+    def entry(**changes: Any) -> str:
+        figure = plots.methods(cells("recorded (paper)", **changes))
+        return str(figure.legends[0].get_texts()[-1].get_text())
+
+    assert entry() == "recorded (paper)\nmean ± std of 5 runs"
+    assert entry(std=np.nan) == "recorded (paper)\nmean of 5 runs"
+    assert entry(runs=1) == "recorded (paper)\n1 run"
+    known = plots.methods(seeded(cells("recorded (paper)", std=np.nan, runs=2)))
+    assert "mean ± std of 2 runs" in known.legends[0].get_texts()[-1].get_text()
+    bars = [group for group in panels(known)[0].containers if group.has_yerr]
+    low, high = bars[1].lines[2][0].get_segments()[0][:, 1]
+    assert high - low == pytest.approx(2 * np.sqrt(2))  # seeds one point below and above the mean: s = sqrt(2)
+
+
+def test_lines_of_a_panel_are_of_the_same_seeds() -> None:
+    frame = pd.concat([history(["FedAvg"], 3, 3), history(["FedBE"], 3, 1)])
+    figure = plots.rounds(frame, scale="short")
+    assert panels(figure)[0].lines[0].get_ydata() == pytest.approx([51, 52, 53])  # seed 0 alone, as FedBE has it
+    assert says(figure, "seeds that only some lines have are left out")
+    apart = pd.concat([history(["FedAvg"], 3, 1), history(["FedBE"], 3, 1).assign(seed=7)])
+    assert says(plots.rounds(apart, scale="short"), "lines of different seeds")
+    assert not says(plots.rounds(history(METHODS, 3, 2), scale="short"), "left out")
+
+
+def test_rounds_are_counted_from_one() -> None:
+    frame = history(["FedAvg"], 3, 1).assign(round=lambda f: f["round"] - 1)  # as in records
+    assert list(panels(plots.rounds(frame, scale="short"))[0].lines[0].get_xdata()) == [1, 2, 3]
+
+
+def test_a_row_says_what_it_is_held_against_and_the_legend_shows_its_mark() -> None:
+    frame = pd.DataFrame({"name": ["SWA", "SWA"], "seed": [0, 1], "accuracy": [1.0, 2.0]})
+    figure = plots.seeds(frame, origin=0.0, base={"SWA": "FedBE as in the paper"})
+    assert "SWA\nabove FedBE as in the paper" in texts(figure)
+    mean = panels(figure)[0].containers[0].lines[0]
+    shown = [line for line in figure.legends[0].get_lines() if line.get_marker() == mean.get_marker()]
+    assert len(shown) == 1
+    assert to_hex(shown[0].get_color()) == to_hex(mean.get_color())
+
+
+def test_confident_mistakes_are_told_from_one_edge_or_not_at_all() -> None:
+    low = np.tile(0.1 + 0.09 * np.arange(10), 2)
+    other = bins().assign(low=low, high=low + 0.09, data="ten classes")
+    figure = plots.confidence(pd.concat([bins().assign(data="roll"), other]))
+    assert not says(figure, "mistakes at confidence")
+    assert says(figure, "the bins share no edge from 0.8 on")
+    halves = plots.confidence(bins().assign(correct=9.5))
+    assert panels(halves)[0].get_ylabel() == "test examples\n(mean over models)"
+    assert panels(plots.confidence(bins()))[0].get_ylabel() == "test examples"
+
+
+def test_nothing_depends_on_the_readers_matplotlibrc(tmp_path: Path) -> None:
+    data, made = pd.DataFrame({"x": [1]}), []
+    strange: Any = {"savefig.bbox": "tight", "axes.facecolor": "#ff0000", "axes.titlepad": 40, "axes.xmargin": 0.4}
+    strange |= {"savefig.facecolor": "#00ff00", "lines.dashed_pattern": [9, 9], "legend.loc": "center"}
+    for name, settings in (("plain", None), ("strange", strange)):
+        with mpl.rc_context(settings):
+            figure = plots.rounds(history(METHODS, 3, 2), scale="smoke")
+            paths = plots.save(figure, tmp_path / name, "f", data=data, alt="Lines.")
+            made.append([path.read_bytes() for path in paths])
+    assert made[0] == made[1]
+    with mpl.rc_context({"text.usetex": True}), plots.style():
+        assert not mpl.rcParams["text.usetex"]
+
+
+def test_a_round_is_drawn_from_its_stages() -> None:
+    figure = plots.round_drawing(FEDBE)
+    said = texts(figure)
+    assert [text for text in said if text in STAGES] == list(STAGES)
+    assert {"LocalSgd", "DistillSwa", "MeanOfProbabilities", "next round"} <= set(said)
+    assert any(text.replace("\n", " ") == "Average + Clients + Gaussian" for text in said)
+    assert says(figure, "samples = 10")
+    fedavg = plots.round_drawing(catalogue.build(FEDBE.with_(method="fedavg")))
+    for drawing, idle in ((figure, 1), (fedavg, 4)):  # FedBE's server replaces, all else is at work
+        boxes = [patch for axes in panels(drawing) for patch in axes.patches]
+        assert (len(boxes), sum(to_hex(box.get_facecolor()) == "#ffffff" for box in boxes)) == (7, idle)
+    alone = plots.round_drawing(FEDBE.with_(method="centralized", clients=1, partition="central"))
+    assert len(panels(alone)[0].patches) == 1

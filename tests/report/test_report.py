@@ -10,14 +10,17 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.report.html import Block, Bullets, Heading, Paragraph, Span, Table, page
-from fedrepro.report.markdown import markdown
+from fedrepro.report import layout
+from fedrepro.report.html import anchor
+from fedrepro.report.layout import Part, styled
+from fedrepro.report.markdown import escaped, table
+from fedrepro.report.pictures import notebook, pictures
 from fedrepro.report.report import HONEST, write_report
-from fedrepro.report.verdict import WORDS
+from fedrepro.report.verdict import WORDS, comparison
 from fedrepro.runs import record
 
 ITEM = "table8_dirichlet"
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "img"}
 
 
 class Page(HTMLParser):
@@ -51,7 +54,7 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
         if tag in ("th", "td"):
-            self.rows[-1].append("".join(self.words))
+            self.rows[-1].append("".join(self.words).strip())
         if tag == "caption":
             self.tables["".join(self.words)] = self.rows
 
@@ -94,36 +97,50 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def grid(md: str, caption: str) -> dict[tuple[str, str], str]:
-    """Return the cells of a table of the markdown report."""
-    table = md.split(f"**{caption}**\n\n")[1].split("\n\n")[0].splitlines()
-    rows = [[part.strip() for part in re.split(r"(?<!\\)\|", text)[1:-1]] for text in table]
-    return {(row[0], name): cell for row in rows[2:] for name, cell in zip(rows[0][1:], row[1:])}
+    """Return the cells of a table of the markdown report; names of groups stand in front of their rows' names."""
+    lines = md.split(f"**{caption}**\n\n")[1].split("\n\n")[0].splitlines()
+    rows = [[part.strip() for part in re.split(r"(?<!\\)\|", text)[1:-1]] for text in lines]
+    cells: dict[tuple[str, str], str] = {}
+    group = ""
+    for name, *row in rows[2:]:
+        if name.startswith("**"):
+            group = f"{name.strip('*')}/"
+        else:
+            cells |= {(group + name, column): cell for column, cell in zip(rows[0][1:], row)}
+    return cells
 
 
 def test_cells_say_what_is_known(report: tuple[str, str]) -> None:
     cells = grid(report[0], r"table8\_dirichlet: paper and paper scale")
-    judged = "paper 72.5 ± 0.44<br>ours 72.5 ± 0.00 (5)<br>gap +0.0 \\[−0.4, +0.4\\] points<br>**reproduced**"
-    assert cells["alpha=0.1", "ConvNet"] == judged
-    # One seed takes the paper's 0.55 over 5 runs: half the interval is 2.132 * 0.55 * sqrt(1.2) = 1.28.
-    off = "paper 76.8 ± 0.55 (repaired)<br>ours 50.0 (1)<br>gap −26.8 \\[−28.1, −25.5\\] points<br>**off**"
-    assert cells["alpha=2", "ResNet-20"] == off
-    assert cells["alpha=0.5", "ConvNet"] == "paper 73.6 ± 0.73<br>**not run**"
-    assert cells["alpha=9", "ConvNet"] == "ours 33.0 (1)<br>**not reported**"
+    assert cells["alpha=0.1", "ConvNet"].startswith(r"72.5 ± 0.44 \| 72.5 ± 0.00 (5)<br>✓ reproduced +0.0")
+    assert cells["alpha=2", "ResNet-20"].startswith(r"76.8 ± 0.55 (repaired) \| 50.0 (1)<br>✗ off −26.8")
+    assert cells["alpha=0.5", "ConvNet"] == "73.6 ± 0.73"
+    assert cells["alpha=9", "ConvNet"] == r"– \| 33.0 (1)<br>+ not reported"
     assert cells["alpha=9", "ResNet-20"] == ""
+
+
+def test_a_table_has_the_papers_layout(report: tuple[str, str]) -> None:
+    md, html = report
+    cells = grid(md, r"table1\_methods: paper and paper scale")
+    assert cells["Step/FedBE", "ConvNet"] == "74.5 ± 0.51"
+    assert cells["Dirichlet/FedBE w/o SWA", "ResNet-56"] == "63.2 ± 0.71"
+    rows = Page(html).tables["table1_methods: paper and paper scale"]
+    assert rows[0] == ["", "ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56"]
+    assert [row[0] for row in rows if len(row) == 1] == ["Step", "Dirichlet", "Centralized"]
 
 
 def test_decimals_are_the_papers(report: tuple[str, str]) -> None:
     cells = grid(report[0], r"figure1\_simplex: paper and paper scale")
-    assert cells["FedAvg", "Swiss roll"] == "paper 64<br>**not run**"
+    assert cells["FedAvg", "Swiss roll"] == "64"
 
 
 def test_smaller_scales_have_a_table_of_their_own(report: tuple[str, str]) -> None:
     md, _ = report
     assert f"> {' '.join(HONEST.split())}" in md
-    cells = grid(md, r"table8\_dirichlet: short and smoke runs, no reproductions")
+    cells = grid(md, r"table8\_dirichlet: smoke scale, no reproduction")
     assert {cell for cell in cells.items() if cell[1]} == {
-        (("alpha=0.5", "ConvNet"), "smoke 73.6 (1)"),
-        (("alpha=1", "ConvNet"), "smoke 11.0 (1)"),
+        (("alpha=0.5", "ConvNet"), "73.6 (1)"),
+        (("alpha=1", "ConvNet"), "11.0 (1)"),
     }
 
 
@@ -132,18 +149,19 @@ def test_every_reported_cell_is_listed_once(report: tuple[str, str]) -> None:
     every = [papers.load(name).reported for name in papers.names()]
     reported = sum(cells.groupby(["item", "row", "column"]).ngroups for cells in every)
     waiting = sum(map(int, re.findall(r"not built yet: (\d+) reported cell", md)))
-    tables = "".join(part.split(": claims")[0] for part in md.split("\n## "))
-    shown = [cell for cell in re.findall(r"\*\*([a-z ]+)\*\*", tables) if cell in WORDS]
-    assert len(shown) - shown.count("not reported") + waiting == reported
-    cells = [
-        cell
-        for caption, rows in Page(html).tables.items()
-        if caption.endswith(": paper and paper scale")
-        for row in rows[1:]
-        for cell in row[1:]
-        if cell and not cell.endswith("not reported")
-    ]
-    assert len(cells) + waiting == reported
+    tables = Page(html).tables
+    assert len([cell for caption in tables for cell in grid_of(tables, caption)]) + waiting == reported
+    shown = re.findall(r"\*\*([a-z0-9_\\]+: paper and paper scale)\*\*", md)
+    cells = [cell for caption in shown for cell in grid(md, caption).values()]
+    assert len([cell for cell in cells if cell and "not reported" not in cell]) + waiting == reported
+
+
+def grid_of(tables: dict[str, list[list[str]]], caption: str) -> list[str]:
+    """Return the reported cells of a table of the page."""
+    if not caption.endswith(": paper and paper scale"):
+        return []
+    cells = [cell for row in tables[caption][1:] for cell in row[1:]]
+    return [cell for cell in cells if cell and "not reported" not in cell]
 
 
 def test_the_counts_add_up(report: tuple[str, str]) -> None:
@@ -153,7 +171,7 @@ def test_the_counts_add_up(report: tuple[str, str]) -> None:
     assert grid(md, "Verdicts on the reported cells") == cells
     counts = {name: sum(int(cells[paper, name]) for paper in papers.names()) for name in rows[0][1:]}
     assert (counts["reproduced"], counts["off"], counts["run, not reported"]) == (1, 1, 1)
-    assert counts["reported cells"] == sum(counts[word] for word in WORDS[:-1])
+    assert counts["reported cells"] == sum(counts.get(word, 0) for word in WORDS if word != "not reported")
 
 
 def test_a_smoke_run_reproduces_nothing(tmp_path: Path) -> None:
@@ -200,17 +218,68 @@ def test_links_only_to_what_there_is(report: tuple[str, str], tmp_path: Path) ->
         f"fedbe/{ITEM}/the%20sweep.svg",
         f"../new/fedbe/{ITEM}/b.svg",
     ]
-    assert f"See [notebook]({links[0]}) · [the sweep.svg]({links[1]}) · [b.svg]({links[2]})\n" in md
+    assert f"See [notebook]({links[0]}) · [the sweep.svg]({links[1]}) · [b.svg]({links[2]}) · " in md
     found = [str(a["href"]) for tag, a in Page(html).tags if tag == "a"]
-    assert [link for link in found if not link.startswith("#")] == links
-    assert md.count("See [") == 1
+    outside = [link for link in found if not link.startswith("#")]
+    assert [link for link in outside if not link.startswith("tables/")] == links
+    assert all((tmp_path / "figures" / link).exists() for link in outside if link.startswith("tables/"))
+    (tmp_path / f"notebooks/fedbe/{ITEM}.html").touch()
+    assert notebook(f"fedbe/{ITEM}", tmp_path / "figures") == [("notebook", f"../notebooks/fedbe/{ITEM}.html")]
+
+
+def test_pictures_are_those_of_the_largest_scale(tmp_path: Path) -> None:
+    place = tmp_path / "figures" / "fedbe" / ITEM
+    for name in ("curves_smoke", "curves_short", "sweep_short", "sweep_paper", "odd_smoke"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.png").touch()
+    (place / "sweep_paper.alt.txt").write_text("What <it> shows.\n")
+
+    def shown(recorded: str) -> list[tuple[str, str]]:
+        found = pictures(f"fedbe/{ITEM}", tmp_path / "figures", [tmp_path / "figures"], recorded=recorded)
+        return [(picture.source, picture.alt) for picture in found]
+
+    curves, sweep = f"fedbe/{ITEM}/curves_short.png", f"fedbe/{ITEM}/sweep_paper.png"
+    assert shown("paper") == [(curves, "curves_short"), (sweep, "What <it> shows.")]
+    for name in ("curves_short", "sweep_short", "sweep_paper"):
+        (place / f"{name}.png").unlink()
+    assert [alt for _, alt in shown("smoke")] == ["curves_smoke", "odd_smoke"]  # better than nothing
+    assert shown("short") == []
+
+
+def test_what_was_run_comes_first_and_the_rest_is_folded(report: tuple[str, str]) -> None:
+    html = report[1]
+    articles = re.findall(r"<article .*?</article>", html, flags=re.S)
+    assert f'id="fedbe-{ITEM.replace("_", "-")}"' in articles[0]
+    assert 'data-scale="paper" data-words="reproduced|off|not run|not reported"' in articles[0]
+    assert all("<details><summary>Nothing recorded" in article for article in articles[1:])
+    contents = html.split("<nav")[1].split("</nav>")[0]
+    assert contents.count('class="filtered"') == len(articles)
+    assert '<span class="chip bad">1 off</span>' in contents.split("</li>")[0]
+
+
+def test_what_is_off_is_told_before_the_contents(report: tuple[str, str]) -> None:
+    before = re.sub(r"<[^>]+>", "", report[1].split("<nav")[0])
+    assert f"{ITEM}, alpha=2 × ResNet-20: 76.8 ± 0.55 (repaired) | 50.0 (1) ✗ off −26.8" in before
+    assert "1 reproduced 1 off" in " ".join(before.split())
+
+
+def test_each_items_table_is_written_as_csv_and_latex(tmp_path: Path) -> None:
+    paper, folder = papers.load("fedbe"), tmp_path / "tables/fedbe"
+    for item in (ITEM, "table1_methods"):
+        layout.write(paper, item, comparison(paper, item, [fill(tmp_path)]), folder)
+    found = pd.read_csv(tmp_path / f"tables/fedbe/{ITEM}.csv", header=[0, 1], index_col=0)
+    assert found["ConvNet", "ours"]["alpha=0.1"] == "72.5 ± 0.00 (5)"
+    assert found["ResNet-20", "verdict"]["alpha=2"] == "off"
+    tex = (tmp_path / "tables/fedbe/table1_methods.tex").read_text()
+    assert r"\toprule" in tex
+    assert r"\multirow[c]{5}{*}{Step} & FedAvg & 72.0 $\pm$ 0.25 & 70.2 $\pm$ 0.17" in tex
 
 
 def test_claims_are_told_with_their_numbers(report: tuple[str, str]) -> None:
     md, html = report
     rows = Page(html).tables["fedbe: claims"]
     row = next(row for row in rows if row[0].startswith("The gain over FedAvg grows"))
-    assert row[1].startswith("fails 1 of 2; worst Step: gains 2.5, 7.3")
+    assert row[1].startswith("fails\n1 of 2; worst Step: gains 2.5, 7.3")
     assert row[2:] == ["not run"] * 3
     assert "To be seen: " in next(row[0] for row in rows if row[1] == "to be seen")
     assert len(rows) - 1 == sum(
@@ -223,47 +292,43 @@ def test_the_page_is_whole_and_alone(report: tuple[str, str]) -> None:
     read = Page(html)
     tags = [tag for tag, _ in read.tags]
     assert html.startswith("<!DOCTYPE html>\n")
-    assert not {"script", "link", "img", "iframe", "object"} & set(tags)
+    assert not {"link", "img", "iframe", "object"} & set(tags)
+    assert not [a for tag, a in read.tags if tag == "script" and a]  # nothing is fetched
+    assert next(a for tag, a in read.tags if tag == "form")["hidden"] is None  # until the script shows it
     assert not re.search(r"https?:|url\(|@import", html)
     assert tags.count("caption") == tags.count("table") > 5
-    assert all(a.get("scope") in ("col", "row") for tag, a in read.tags if tag == "th")
+    assert all(a.get("scope") in ("col", "row", "rowgroup") for tag, a in read.tags if tag == "th")
     ids = [a["id"] for _, a in read.tags if "id" in a]
     assert len(set(ids)) == len(ids)
     inside = [str(a["href"])[1:] for tag, a in read.tags if tag == "a" and str(a["href"]).startswith("#")]
-    assert inside == [name for name, tag in zip(ids, [t for t, a in read.tags if "id" in a]) if tag != "h1"]
-    assert "prefers-color-scheme: dark" in html
+    assert set(inside) <= set(ids)
+    headed = [
+        str(a["id"]) for tag, a in read.tags if tag in ("h2", "h3") and not str(a["id"]).endswith("overview")
+    ]
+    assert set(headed) <= set(inside)
     assert 'name="viewport"' in html
 
 
 def test_colour_only_repeats_a_word(report: tuple[str, str]) -> None:
     html = report[1]
-    spans = re.findall(r'<span class="verdict ?([a-z]*)">([^<]*)</span>', html)
-    assert len(spans) == html.count('class="verdict')
-    tones = {unescape(word): tone for tone, word in spans}
-    assert (tones["reproduced"], tones["off"], tones["not run"]) == ("good", "bad", "")
-    assert all(word for _, word in spans)
+    cells = re.findall(r'<td class="(good|near|bad|odd|open)">([^<]*)</td>', html)
+    words = {unescape(text).split("\n")[1].split(" ", 1)[1]: tone for tone, text in cells if "(" in text}
+    tones = {word.split(" ")[0]: tone for word, tone in words.items()}
+    assert (tones["reproduced"], tones["off"], tones["not"]) == ("good", "bad", "open")
+    assert all(text for _, text in cells)
+    assert set(re.findall(r'<td class="unrun">([^<]*)</td>', html)) >= {"73.6 ± 0.73"}
 
 
 def test_everything_is_escaped() -> None:
     bad = '<b a="1">&|*_'
-    span = Span(bad, "verdict", '"><script>')
-    table = Table(bad, (bad, bad), ((((Span(bad, "quiet"),),), ((span,), (Span(bad, "code"),))),))
-    blocks: list[Block] = [
-        Heading(1, bad),
-        Heading(2, bad),
-        Heading(2, bad + "!"),
-        Paragraph((Span(bad, "strong"),)),
-    ]
-    html = page(bad, [*blocks, Bullets(((Span(bad),),)), table])
-    read = Page(html)
-    assert not {"b", "script"} & {tag for tag, _ in read.tags}
-    assert read.tables == {bad: [[bad, bad], [bad, f"{bad} {bad}"]]}
-    md = markdown([*blocks, table]).splitlines()
-    assert md[0] == r'# \<b a="1"\>&amp;\|\*\_'
-    assert len(re.findall(r"(?<!\\)\|", md[-3])) == 3
+    part = Part(styled(pd.DataFrame({bad: [bad]}, index=[bad]), caption=bad))
+    read = Page(part.styler.to_html(exclude_styles=True))
+    assert "b" not in {tag for tag, _ in read.tags}
+    assert read.tables == {bad: [["", bad], [bad, bad]]}
+    assert escaped(bad) == r'\<b a="1"\>&amp;\|\*\_'
+    assert len(re.findall(r"(?<!\\)\|", table(part).splitlines()[-1])) == 3
 
 
-def test_two_headings_of_the_same_words_have_different_anchors() -> None:
-    read = Page(page("t", [Heading(2, "A b"), Heading(3, "A: b")]))
-    assert [a["id"] for _, a in read.tags if "id" in a] == ["a-b", "a-b-more"]
-    assert [a["href"] for tag, a in read.tags if tag == "a"] == ["#a-b", "#a-b-more"]
+def test_an_anchor_is_made_of_the_words() -> None:
+    assert anchor("fedbe/Table 1: A_b!") == "fedbe-table-1-a-b"
+    assert anchor("...") == "part"
