@@ -65,13 +65,24 @@ def _brief(stage: object) -> str:
     return " + ".join(_brief(source) for source in sources) if sources else shown(stage)
 
 
-def compared(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Return a comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict."""
+def unjudged(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Return a comparison without gaps and verdicts, for numbers that are nobody's record."""
+    ran = comparison["recorded_mean"].notna() & (comparison["verdict"] != "not reported")
+    verdicts = comparison["verdict"].mask(ran, "not judged")
+    return comparison.assign(gap_points=float("nan"), gap_se=float("nan"), verdict=verdicts)
+
+
+def compared(comparison: pd.DataFrame, *, recorded: bool = True) -> pd.DataFrame:
+    """Return a comparison for reading: mean ± standard deviation (runs), gap in standard errors, verdict.
+
+    `recorded` says whether the numbers at paper scale are the repository's records, or only this session's.
+    """
     found = comparison
+    made = "recorded at paper scale" if recorded else "this run at paper scale"
     printed = verdict.decimals(found["paper_mean"]), verdict.decimals(found["paper_std"])
     columns: dict[str, list[str]] = {
         "paper": _spread(found["paper_mean"], found["paper_std"], found["paper_runs"], printed),
-        "recorded at paper scale": _spread(found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]),
+        made: _spread(found["recorded_mean"], found["recorded_std"], found["recorded_seeds"]),
         "gap (SE)": ["" if pd.isna(gap) else f"{gap:+.1f}" for gap in found["gap_se"]],
         "verdict": list(found["verdict"]),
         "short": _spread(found["short_mean"], None, found["short_seeds"]),
@@ -95,18 +106,22 @@ def _spread(
     return texts
 
 
-def points(comparison: pd.DataFrame, *, best: bool = False) -> pd.DataFrame:
+def points(comparison: pd.DataFrame, *, best: bool = False, recorded: bool = True) -> pd.DataFrame:
     """Return a comparison for plotting, one line per number: row, column, mean, std, runs, source.
+
+    `recorded` says whether numbers may be the repository's records; else all but the paper's are this run's.
 
     With `best`, smoke numbers are left out where there are others.
     """
     found, tables = comparison, []
-    for name, source in SOURCES.items():
+    for name, known in SOURCES.items():
+        source = known if recorded else known.replace("recorded", "this run")
         runs = found["paper_runs" if name == "paper" else f"{name}_seeds"]
         std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
         one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
         tables.append(one.dropna(subset=["mean"]))
-    every = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
+    filled = [table for table in tables if len(table)] or tables[:1]
+    every = pd.concat(filled).sort_index(kind="stable", ignore_index=True)
     smoke = every["source"] == SOURCES["smoke"]
     return every[~smoke] if best and not smoke.all() else every
 

@@ -1,0 +1,64 @@
+"""What commands need beside the core: the packages of the notebooks, and places that can be written."""
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedrepro.core import paths
+
+NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "psutil", "matplotlib", "seaborn")
+FURTHER = ("jupyterlab", "nbformat", "jupyter_client", "IPython", "timm", *NOTEBOOKS)
+
+
+def lacking(modules: Sequence[str] = NOTEBOOKS) -> list[str]:
+    """Return the modules that are not installed; none is imported."""
+    return [name for name in modules if _spec(name) is None]
+
+
+def _spec(name: str) -> object:
+    if name in sys.modules:
+        return sys.modules[name]  # None where it was forbidden
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def check_notebooks() -> None:
+    """Refuse to begin what would end in notebooks that cannot be executed.
+
+    Raises:
+        ImportError: naming what is missing.
+    """
+    if missing := lacking():
+        raise ImportError(f"not installed: {', '.join(missing)}", name=missing[0])
+
+
+def advice(module: str) -> str:
+    """Return what to do about a module that is not installed.
+
+    The package's own name is never given to pip: a registry may have given it to somebody else.
+    """
+    if module.partition(".")[0] not in FURTHER:
+        return ""
+    root = paths.checkout()
+    if root is None:
+        return f"; notebooks need pip install {' '.join(NOTEBOOKS)}"
+    return f"; notebooks need pip install -e {shlex.quote('.[notebooks]')} in {root}"
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder into which nothing can be written; nothing is left there.
+
+    Raises:
+        OSError: naming the folder and why.
+    """
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise OSError(f"cannot write into {folder}: {error.strerror or error}") from error
