@@ -69,6 +69,8 @@ def budget_seconds(text: str) -> float:
 def labels(text: str) -> tuple[str, ...]:
     """Split at commas; a label that has one itself stands in double quotes."""
     try:
+        if re.search(r"[\r\n\0]", text):
+            raise ValueError("a line break")
         (parts,) = csv.reader([text], skipinitialspace=True, strict=True) if text.strip() else ([""],)
     except (csv.Error, ValueError) as error:
         raise argparse.ArgumentTypeError(f"must be labels in one line, such as A,B, got {text!r}") from error

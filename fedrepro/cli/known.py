@@ -9,16 +9,19 @@ from pathlib import Path
 import fedrepro
 from fedrepro.core import paths
 from fedrepro.core.names import nearest
+from fedrepro.data.datasets import DATASETS
 
 Labels = dict[str, set[str]]  # of each item, all labels of its axes
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse unknown items and labels, where the library is not loaded yet, which looks for itself.
+    """Refuse unknown data sets; and unknown items and labels, where the library is not loaded, which looks itself.
 
     Raises:
         ValueError: for an unknown item or label, with the nearest real one.
     """
+    if options.command == "data" and options.action == "prepare" and options.name not in DATASETS:
+        raise ValueError(f"unknown data set {options.name!r}{nearest(options.name, DATASETS)}")
     if "fedrepro.papers" in sys.modules or options.command not in ("run", "reproduce", "list"):
         return
     known = labels()
