@@ -74,7 +74,8 @@ def test_report(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_atomically(made / TABLE / "smoke.csv", b"row,column,seed\n")
     assert call("report").out == paths_
     assert call("report", "--record").code == 0
+    # The committed report is of committed records.
     assert asked[1:] == [
         (made, [figures, made]),
         (figures, [figures]),
-    ]  # the committed report is of committed records
+    ]
