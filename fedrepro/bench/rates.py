@@ -15,7 +15,7 @@ import torch
 
 from fedrepro.bench.cost import Images, images
 from fedrepro.bench.engine import CLASSES, CLIENT, KINDS, Bench
-from fedrepro.bench.timing import Sizes
+from fedrepro.bench.timing import LeftOutError, Sizes
 from fedrepro.core import paths
 from fedrepro.core.files import StoreError, write_atomically
 from fedrepro.core.setting import Setting
@@ -24,7 +24,7 @@ from fedrepro.models.architecture import Architecture
 from fedrepro.runs.machine import provenance
 
 Known = dict[str, float]  # images/s of each of `KINDS`
-SECONDS, MOST = 0.4, 8.0  # that a measurement should take, and may take
+SECONDS, MOST = 0.4, 3.0  # that a measurement should take, and may take but for its first steps
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Rates:
     path: Path
     known: dict[str, Known] = field(default_factory=dict)
     measure: Callable[[str, str, str], Known] = field(default_factory=lambda: measured)
+    failed: set[str] = field(default_factory=set)
 
     @classmethod
     def here(cls, device: str, path: Path | None = None) -> "Rates":
@@ -47,7 +48,7 @@ class Rates:
         where = provenance(device)
         machine = {name: where[name] for name in ("device", "threads", "torch")}
         found = cls(device, machine, path or paths.results_folder() / "rates.json")
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
             kept = json.loads(found.path.read_text("utf-8"))
             if kept["machine"] == machine:
                 found.known = {
@@ -58,18 +59,23 @@ class Rates:
     def of(self, model: str, precision: str) -> Known:
         """Return the rates of a network, measuring them where they are not known; NaN where that fails."""
         name = f"{model}, {precision}"
-        if name not in self.known:
+        if name not in self.known and name not in self.failed:
             print(f"measuring {name}", file=sys.stderr, flush=True)
             try:
                 self.known[name] = self.measure(self.device, model, precision)
             except Exception as error:  # whatever a network does, the others have a cost
                 print(f"not measured: {name}: {error}", file=sys.stderr)
-                return dict.fromkeys(KINDS, math.nan)
-            date = datetime.now(UTC).strftime("%Y-%m-%d")
-            content = {"machine": self.machine, "date": date, "rates": self.known}
-            with contextlib.suppress(StoreError):  # a read-only place: measured anew the next time
-                write_atomically(self.path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
-        return self.known[name]
+                self.failed.add(name)
+            else:
+                self._write()
+        return self.known.get(name, dict.fromkeys(KINDS, math.nan))
+
+    def _write(self) -> None:
+        """Keep what is known; where nothing can be written it is measured anew the next time."""
+        date = datetime.now(UTC).strftime("%Y-%m-%d")
+        content = {"machine": self.machine, "date": date, "rates": self.known}
+        with contextlib.suppress(StoreError):
+            write_atomically(self.path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
     def seconds(self, setting: Setting) -> float:
         """Return the seconds of a run on this machine; inf where its network cannot be measured."""
@@ -95,15 +101,20 @@ def measured(device: str, model: str, precision: str) -> Known:
         model=model,
         precision=precision,
         clients=clients,
-        images=1000 if cuda else 80,
+        images=1000 if cuda else 40,
         batch=40 if cuda else 20,
         epochs=1,
-        public=2000 if cuda else 128,
+        public=2000 if cuda else 32,
         teachers=clients,
     )
     chosen = stacked.choose(Architecture(model, CLASSES), torch.device(device), precision, CLIENT)
-    bench = Bench(sizes, chosen.engine)
-    return {kind: bench.rate(kind, SECONDS, MOST).value for kind in KINDS}
+    bench, found = Bench(sizes, chosen.engine), {}
+    for kind in KINDS:
+        try:
+            found[kind] = bench.rate(kind, SECONDS, MOST).value
+        except LeftOutError:  # other work on this machine held up the first steps
+            found[kind] = bench.rate(kind, SECONDS, 10 * MOST).value
+    return found
 
 
 def recorded(throughput: Path) -> dict[str, dict[str, Known]]:

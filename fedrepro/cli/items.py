@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,5 +209,7 @@ def _cost(
 
 
 def _time(spent: float) -> str:
-    """Return a time in hours, or in seconds where it is short."""
+    """Return a time in hours, or in seconds where it is short; "?" where a network could not be measured."""
+    if not math.isfinite(spent):
+        return "?"
     return f"{spent:.0f} s" if spent < 60 else f"{spent / 3600:.2g} h" if spent < 3600 else f"{spent / 3600:.0f} h"

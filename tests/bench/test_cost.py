@@ -86,7 +86,7 @@ def test_rates_are_measured_once_for_a_machine(tmp_path: Path) -> None:
     for change in ({"threads": 99}, {"torch": "1.0"}, {"device": "cpu: another"}):
         path.write_text(json.dumps(kept | {"machine": kept["machine"] | change}))
         assert Rates.here("cpu", path).known == {}  # measured anew
-    for text in ("<<<<<<<", "[]", '{"machine": 1}', json.dumps(kept | {"rates": {"a": 1}})):
+    for text in ("<<<<<<<", "[]", "{}", '{"machine": 1}', json.dumps(kept | {"rates": {"a": 1}})):
         path.write_text(text)
         assert Rates.here("cpu", path).known == {}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_calls import FEDBE, Answer, Call
 
+from cli.cli_calls import FEDBE, Answer, Call
 from fedrepro import papers
 from fedrepro.cli import main
 from fedrepro.core import paths

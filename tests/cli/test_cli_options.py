@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from cli_calls import FEDBE, TABLE, Call
 
 import fedrepro
+from cli.cli_calls import FEDBE, TABLE, Call
 from fedrepro import papers
 from fedrepro.bench import options
 from fedrepro.bench.engine import SCANS

@@ -6,10 +6,11 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from cli_calls import BAD, GOOD, TABLE, Call
 
+from cli.cli_calls import BAD, GOOD, TABLE, Call
 from fedrepro import papers
 from fedrepro.cli.planned import Wanted, named, needs, planned
+from fedrepro.core.setting import Setting
 from fedrepro.papers import Cell, Reading
 from fedrepro.runs.request import merged
 
@@ -17,9 +18,9 @@ FEDBE = papers.load("fedbe")
 ONE, OTHER = (cell.setting for cell in FEDBE.cells("table1_methods", "smoke", only=("ConvNet", "Step"))[:2])
 
 
-def cell(item: str, row: str, setting: object = ONE, **reading: float) -> Cell:
-    read = Reading(at="first", **reading) if reading else Reading()
-    return Cell(item, {"method": row}, row, "x", setting, read)  # type: ignore[arg-type]
+def cell(item: str, row: str, setting: Setting = ONE, target: float = 0.0) -> Cell:
+    read = Reading(at="first", target=target) if target else Reading()
+    return Cell(item, {"method": row}, row, "x", setting, read)
 
 
 def test_runs_come_seed_by_seed_and_each_once() -> None:
@@ -57,10 +58,10 @@ def test_any_number_of_seeds_is_planned_at_once() -> None:
 
 
 def test_what_is_needed() -> None:
-    needed = {name: set() for name in papers.SCALES}
+    needed: dict[str, set[str]] = {name: set() for name in papers.SCALES}
     for one in FEDBE.items.values():
         for scale, found in needed.items():
-            found |= set().union(*(needs(c.setting) for c in FEDBE.cells(one.name, scale)))  # type: ignore[arg-type]
+            found |= set().union(*(needs(c.setting) for c in FEDBE.cells(one.name, scale)))
     every = {"cifar10", "cifar100", "tiny_imagenet"}
     assert needed == {"smoke": set(), "short": every, "paper": every}
 

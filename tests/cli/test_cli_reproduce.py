@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_calls import FEDBE, TABLE, Call
 
+from cli.cli_calls import FEDBE, TABLE, Call
 from fedrepro.cli import needs, parser, reproduce, unchanged
 from fedrepro.cli.unchanged import Traces
 from fedrepro.core import paths
@@ -77,7 +77,7 @@ def made(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     monkeypatch.setattr(batch, "execute_all", execute)
     monkeypatch.setattr(report, "write_report", write)
     for name in ("table1_methods", "table2_targets", "figure1_simplex", "figure8_confidence"):
-        text = {"cells": [{"cell_type": "code", "source": name, "metadata": {}, "outputs": []}]}
+        text: dict[str, Any] = {"cells": [{"cell_type": "code", "source": name, "metadata": {}, "outputs": []}]}
         write_atomically(tmp_path / "notebooks" / "fedbe" / f"{name}.ipynb", json.dumps(text).encode())
     return names
 

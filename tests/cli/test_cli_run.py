@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from cli_calls import BAD, FEDBE, GOOD, TABLE, Call
 
+from cli.cli_calls import BAD, FEDBE, GOOD, TABLE, Call
 from fedrepro import papers
 from fedrepro.core import paths
 from fedrepro.runs import play as runs

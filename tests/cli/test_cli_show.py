@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from cli_calls import FEDBE, TABLE, Call
 
+from cli.cli_calls import FEDBE, TABLE, Call
 from fedrepro.core import paths
 from fedrepro.core.files import write_atomically
 from fedrepro.report import report

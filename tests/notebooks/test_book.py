@@ -161,7 +161,8 @@ def test_outside_a_checkout_nothing_is_recorded_or_judged(monkeypatch: pytest.Mo
     assert "not judged" not in set(inside.comparison()["verdict"])
     monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: None)
     book = Book("fedbe/table2_targets", scale="smoke", seeds=1, device="cpu", out=str(tmp_path))
-    found = book.comparison().set_index(["row", "column"]).loc[(cell.row, cell.column)]
+    every = book.comparison()
+    (found,) = every[(every["row"] == cell.row) & (every["column"] == cell.column)].to_dict("records")
     assert found["verdict"] == "not judged"
     assert np.isnan(found["gap_points"])
     assert found["recorded_mean"] == 73.0

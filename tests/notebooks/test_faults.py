@@ -130,7 +130,10 @@ def test_what_killed_batches_left_is_cleared(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {young.name, ".mine.ipynb"}
 
 
-def executed(path: Path, *cells: tuple[list[str], str | None, bool], injected: bool = False) -> Path:
+State = tuple[list[str], str | None, bool]  # tags, error, whether it was started
+
+
+def executed(path: Path, *cells: State, injected: bool = False) -> Path:
     """Write a notebook as papermill leaves it: of each cell its tags, its error, whether it was started."""
     found: list[dict[str, Any]] = []
     for number, (tags, error, begun) in enumerate(cells, 1):
@@ -156,12 +159,10 @@ def test_cells_that_may_raise_or_are_skipped_fail_nothing(tmp_path: Path) -> Non
 
 
 def test_the_cell_that_failed_is_named_and_no_other(tmp_path: Path) -> None:
-    may, good, bad, late = (
-        (["raises-exception"], "KeyError", True),
-        ([], None, True),
-        ([], "ValueError", True),
-        ([], None, False),
-    )
+    may: State = (["raises-exception"], "KeyError", True)
+    good: State = ([], None, True)
+    bad: State = ([], "ValueError", True)
+    late: State = ([], None, False)
     path = executed(tmp_path / "a.ipynb", good, may, bad, late)
     assert conclude(path, path) == "ValueError: why"
     assert own_up(path) == (3, 3)
