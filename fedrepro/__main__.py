@@ -1,8 +1,18 @@
-"""`python -m fedrepro` is the same as the command `fedrepro`."""
+"""The command `fedrepro`, also as `python -m fedrepro`."""
 
 import sys
 
-from fedrepro.cli import main
+
+def main() -> int:
+    """Run the command line; an interrupt while it is being loaded is told like any other."""
+    try:
+        from fedrepro.cli import main as command
+
+        return command()
+    except KeyboardInterrupt:
+        print("fedrepro: interrupted", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,43 +11,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedrepro.bench import report as bench_report
-from fedrepro.bench.engine import CLASSES, CLIENT, SCANS, Bench, reason
-from fedrepro.bench.roofline import DTYPES, floor, measure
+from fedrepro.bench.engine import CLASSES, CLIENT, Bench, reason
+from fedrepro.bench.roofline import floor, measure
 from fedrepro.bench.session import TOLD, Session, alone, answer, say
 from fedrepro.bench.timing import Sizes, sizes_of, spare_threads
+from fedrepro.core.names import nearest
 from fedrepro.kernels import stacked
 from fedrepro.kernels.registry import KERNELS, LAZY
 from fedrepro.models import NAMES
 from fedrepro.models.architecture import Architecture
 from fedrepro.runs.machine import choose_device, provenance
-
-
-def add_options(command: argparse.ArgumentParser, *, whole: Callable, seconds: Callable) -> None:
-    """Add the options of `fedrepro bench`; `whole` and `seconds` read a number >= 1 and a time."""
-    add = command.add_argument
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", metavar="DEVICE", help="auto, cpu or cuda")
-    add("--model", choices=NAMES, default="resnet20", metavar="NAME", help="such as convnet; default: resnet20")
-    add("--engine", default="", metavar="A,B", help="kernels, or all; default: the automatic choice and plain")
-    add("--clients", type=whole, metavar="N", help="clients; default: 10 on CUDA, else 4")
-    add("--images", type=whole, metavar="N", help="images of a client; default: 4000 on CUDA, else 400")
-    add("--batch", type=whole, default=40, metavar="N", help="images of a client's step; default: 40")
-    add("--epochs", type=whole, metavar="N", help="passes in one call; default: 5 on CUDA, else 1")
-    text = "default: bfloat16 if the device has it, or float32"
-    add("--precision", choices=[*DTYPES], metavar="TYPE", help=text)
-    text = "time for everything; what does not fit is left out; default: 3m on CUDA, else 35s"
-    add("--budget", type=seconds, metavar="3m", help=text)
-    add("--scan", choices=SCANS, metavar="WHAT", help="also measure over clients, batch, depth or distill")
-    add("--profile", action="store_true", help="also tell where the time of a training step goes")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
-    add("--out", type=Path, metavar="DIR", help="write bench.json, add lines to throughput.csv")
-    add("--part", choices=("lead", "other"), help=argparse.SUPPRESS)  # one engine's process among several
 
 
 def choice(sizes: Sizes) -> stacked.Choice:
@@ -82,6 +60,8 @@ def bench(options: argparse.Namespace) -> dict[str, Any]:
     They are those of `bench_report.headline`, or `session.answer` in a process that is one part of a benchmark.
     """
     begun = time.monotonic()
+    if options.model not in NAMES:
+        raise ValueError(f"unknown model {options.model!r}{nearest(options.model, NAMES)}")
     device = choose_device(options.device)
     if device == "cpu":
         spare_threads()

@@ -1,38 +1,72 @@
-"""The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`, `bench`, `new`."""
+"""The command line: `fedrepro run`, `reproduce`, `report`, `list`, `data`, `bench`, `new`.
+
+What a command needs is imported when it is called: torch takes seconds, a typo shall not.
+"""
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from fedrepro.bench import command as bench
-from fedrepro.cli import reproduce, runs, show
-from fedrepro.cli.parser import budget_seconds, parser
-from fedrepro.core.files import StoreError
+from fedrepro.cli import known
+from fedrepro.cli.arguments import budget_seconds
+from fedrepro.cli.parser import parser
 
 __all__ = ["budget_seconds", "main", "parser"]
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "run": runs.run,
-    "reproduce": reproduce.reproduce,
-    "report": reproduce.report,
-    "list": show.items,
-    "data": show.data,
-    "bench": bench.command,
-    "new": show.new,
+COMMANDS = {
+    "run": "fedrepro.cli.runs:run",
+    "reproduce": "fedrepro.cli.reproduce:reproduce",
+    "report": "fedrepro.cli.show:report",
+    "list": "fedrepro.cli.items:items",
+    "data": "fedrepro.cli.show:data",
+    "bench": "fedrepro.bench.command:command",
+    "new": "fedrepro.cli.show:new",
 }
+CLOSED = 141  # as a process ends that writes into a pipe which nobody reads
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0 only if everything asked for was done."""
-    options = parser().parse_args(arguments)
+    options = argparse.Namespace(command="")
     try:
-        return COMMANDS[options.command](options)
-    except (ValueError, StoreError, OSError) as error:
-        print(f"fedrepro: {error}", file=sys.stderr)
-        return 2
-    except ImportError as error:
-        print(f"fedrepro: {error}", file=sys.stderr)
-        return 2
+        try:
+            options = parser().parse_args(arguments)
+            known.check(options)
+            return _command(options.command)(options)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _close()
+        return CLOSED
     except KeyboardInterrupt:
-        print("fedrepro: interrupted; finished rounds are kept, the same command goes on", file=sys.stderr)
-        return 130
+        going_on = options.command in ("run", "reproduce")
+        kept = "; finished rounds are kept, the same command goes on" if going_on else ""
+        print(f"fedrepro: interrupted{kept}", file=sys.stderr)
+        return INTERRUPTED
+    except ImportError as error:
+        from fedrepro.cli.needs import advice
+
+        return _refuse(f"{error}{advice(error.name or '')}")
+    except (ValueError, OSError, RuntimeError) as error:
+        return _refuse(str(error) or type(error).__name__)
+
+
+def _command(name: str) -> Callable[[argparse.Namespace], int]:
+    module, _, function = COMMANDS[name].partition(":")
+    found: Callable[[argparse.Namespace], int] = getattr(import_module(module), function)
+    return found
+
+
+def _refuse(message: str) -> int:
+    print(f"fedrepro: {'; '.join(line.strip() for line in message.splitlines() if line.strip())}", file=sys.stderr)
+    return 2
+
+
+def _close() -> None:
+    """Let what is still to be written go nowhere: the system's own message about it helps nobody."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,46 +1,21 @@
-"""The options of all commands."""
+"""The options of all commands. Nothing here imports torch, so that a typo is answered at once."""
 
 import argparse
-import csv
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import fedrepro
-from fedrepro.bench import command as bench
-from fedrepro.papers import SCALES
+from fedrepro.bench.options import add_options
+from fedrepro.cli.arguments import Parser, budget_seconds, folder, labels, whole
 
-
-def budget_seconds(text: str) -> float:
-    """Turn "90s", "8m" or "1.5h" into seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
-    if not match or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 8m or 1.5h, got {text!r}")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    """Split at commas; a label that has one itself stands in double quotes."""
-    parts = next(csv.reader([text], skipinitialspace=True), [])
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
-    return int(text)
-
+SCALES = ("smoke", "short", "paper")  # those of `papers.SCALES`, whose import takes seconds
 
 Add = Callable[[str, str, str], argparse.ArgumentParser]  # a command: its name, what it does, an example
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command line."""
-    main = argparse.ArgumentParser(
+    main = Parser(
         prog="fedrepro",
         description="Regenerate the tables and figures of papers on ensemble distillation in federated learning.",
         epilog="example: fedrepro reproduce fedbe/table1_methods",
@@ -55,12 +30,12 @@ def parser() -> argparse.ArgumentParser:
     _reproduce(add)
     text = "Measure images/s of training, prediction and distillation, beside what the machine could do."
     measure = add("bench", text, "fedrepro bench --device cpu --model resnet20 --json")
-    bench.add_options(measure, whole=_positive, seconds=budget_seconds)
+    add_options(measure, whole=whole, seconds=budget_seconds)
     report = add("report", "Write the report from the records and show where it is.", "fedrepro report")
     report.add_argument(
         "--record", action="store_true", help="write figures/report.md and .html of the repository"
     )
-    add("list", "List the papers' items with their scales and seeds.", "fedrepro list")
+    _list(add)
     _data(add)
     text = "Write the skeleton of a new item: its notebook and its entry, and a new paper's files."
     new = add("new", text, "fedrepro new fedbe/table9_mine")
@@ -75,9 +50,7 @@ def _run(add: Add) -> None:
         "fedrepro run fedbe/table1_methods --scale short --only ConvNet,Step --seeds 3 --budget 8m",
     )
     _which_runs(run, count="+")
-    run.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions")
-    text = "only these networks, partitions, methods"
-    run.add_argument("--only", type=_labels, default=(), metavar="A,B", help=text)
+    run.add_argument("--cheapest", action="store_true", help="the least work first, not seed by seed")
     run.add_argument("--list", action="store_true", help="show the runs and what is done; play none")
 
 
@@ -88,20 +61,33 @@ def _reproduce(add: Add) -> None:
         "fedrepro reproduce fedbe --scale smoke",
     )
     _which_runs(reproduce, count="*")
-    reproduce.set_defaults(precision="float32", only=())
     text = "limit per notebook"
     reproduce.add_argument("--timeout", type=budget_seconds, default=3600.0, metavar="1h", help=text)
+    reproduce.add_argument(
+        "--out", type=folder, metavar="DIR", help="figures and report go here; default: results/"
+    )
 
 
 def _which_runs(command: argparse.ArgumentParser, *, count: str) -> None:
     add = command.add_argument
     add("items", nargs=count, metavar="ITEM", help="a paper (fedbe) or paper/item")
     add("--scale", choices=SCALES, default="smoke", metavar="SCALE", help="smoke (default), short or paper")
-    add("--seeds", type=_positive, metavar="N", help="seeds 0..N-1; default: the item's own")
+    add("--seeds", type=whole, metavar="N", help="seeds 0..N-1; default: the item's own")
+    add("--only", type=labels, default=(), metavar="A,B", help="only these networks, partitions, methods")
+    text = "float32 (default) or bfloat16, of the convolutions"
+    add("--precision", choices=("float32", "bfloat16"), default="float32", metavar="TYPE", help=text)
     text = "auto (default: cuda if there is one), cpu or cuda"
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", metavar="DEVICE", help=text)
     add("--budget", type=budget_seconds, metavar="8m", help="stop the runs cleanly before this time is over")
     add("--record", action="store_true", help="also write the results into figures/ of the repository")
+
+
+def _list(add: Add) -> None:
+    text = "List the papers' items: what is done at each scale, the data they need and what they cost."
+    items = add("list", text, "fedrepro list fedbe/table1_methods --cost")
+    items.add_argument("items", nargs="*", metavar="ITEM", help="a paper (fedbe) or paper/item; default: all")
+    text = "hours here, by rates measured in some seconds, and on recorded devices"
+    items.add_argument("--cost", action="store_true", help=text)
 
 
 def _data(add: Add) -> None:

@@ -1,72 +1,80 @@
-"""`fedrepro run`: which runs items need, playing them, and telling how they ended."""
+"""`fedrepro run`: playing the runs that items need, and telling how they ended."""
 
 import argparse
+import re
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from fedrepro import papers
 from fedrepro.bench.timing import precision_of
+from fedrepro.cli.needs import check_writable
+from fedrepro.cli.planned import Wanted, absence, absent, named, needs, planned
 from fedrepro.core import paths
 from fedrepro.federation.desk import STOPPED
 from fedrepro.federation.loaded import fingerprint
-from fedrepro.papers import Cell, Item
+from fedrepro.papers import Cell
 from fedrepro.runs import record
 from fedrepro.runs.machine import LOST, choose_device
 from fedrepro.runs.play import play_all
-from fedrepro.runs.request import Outcome, Run, merged
+from fedrepro.runs.request import Outcome, Run
 from fedrepro.runs.store import Store
 
 Done = list[tuple[Cell, int, Outcome]]  # cell, seed, how its run ended
 FASTER = "this CPU has bfloat16: --precision bfloat16 trains about half as fast again (float32 is used)"
+NOTHING_YET = re.compile(r"after round 0 |inside round 1, after step 0 of \d+ of training 1\b")
 
 
 def run(options: argparse.Namespace) -> int:
     """Play the runs of items, or list them."""
-    items = named(options.items)
+    device = choose_device(options.device)
+    wanted = planned(named(options.items), options)
     if options.list:
-        return _list(items, options)
-    slower = options.precision == "float32" and choose_device(options.device) == "cpu"
-    if slower and precision_of("cpu") == "bfloat16":
+        return _list(wanted)
+    if options.record:
+        check_writable(paths.recorded_folder())
+    if options.precision == "float32" and device == "cpu" and precision_of("cpu") == "bfloat16":
         print(FASTER, flush=True)
-    done, store = play(items, options)
+    wanted, whole = there(wanted)
+    done, store = play(wanted, options)
     if options.record:
         write(paths.recorded_folder(), done, options.scale)
-    return 0 if tell(done, store) else 1
+    good = tell(done, store, wanted.count)
+    results(done)
+    return 0 if good and whole else 1
 
 
-def named(names: Sequence[str]) -> list[Item]:
-    """Return the items of papers and of "paper/item"; all there are if none is named."""
-    targets = names or papers.names()
-    found = {item.key: item for name in targets for item in papers.find(name)}
-    return list(found.values())
+def there(wanted: Wanted) -> tuple[Wanted, bool]:
+    """Tell which data sets are missing; returns what can be played without them, and whether that is all."""
+    missing = absent()
+    possible = wanted.without(missing)
+    lost = len(wanted.cells) - len(possible.cells)
+    if lost:
+        lacking = sorted(set().union(*(needs(cell.setting) for cell, _ in wanted.cells)) & missing)
+        print(absence(lacking, lost), file=sys.stderr, flush=True)
+    return possible, not lost
 
 
-def planned(items: list[Item], options: argparse.Namespace) -> list[tuple[Cell, Run]]:
-    """List all runs, in the items' order of cells, all cells of a seed before the next seed."""
-    found = []
-    batch = [item for item in items if item.grids and item.batch]
-    if len(batch) > 1:  # of several items, those that have no such label are not meant
-        labels = {item.key: {v for values in item.labels.values() for v in values} for item in batch}
-        batch = [item for item in batch if set(options.only) <= labels[item.key]] or batch
-    for item in batch:
-        cells = papers.load(item.paper).cells(item.name, options.scale, only=options.only)
-        for seed in range(options.seeds or item.seeds[options.scale]):
-            for cell in cells:
-                setting = cell.setting.with_(precision=options.precision)
-                label = f"{cell.row} {cell.column}"
-                found.append((cell, Run(setting, seed, label, until=cell.reading.until)))
-    return found
+def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
+    """Play runs, one for all cells that have it in common; returns how each cell's run ended."""
+    store, device, asked = Store(), choose_device(options.device), list[Run]()
+    order = wanted.runs()
+    if getattr(options, "cheapest", False):
+        from fedrepro.bench.rates import Rates
 
+        rates = Rates.here(device)
+        order = wanted.cheapest(lambda setting: rates.seconds(setting))
 
-def play(items: list[Item], options: argparse.Namespace) -> tuple[Done, Store]:
-    """Play the runs of items, one for all cells that have it in common; returns how each cell's run ended."""
-    store, wanted = Store(), planned(items, options)
-    runs = merged(one for _, one in wanted)
-    device = choose_device(options.device)
-    played = play_all(runs.values(), store, device=device, budget=options.budget, report=_line)
-    outcomes = dict(zip(runs, played))
-    return [(cell, one.seed, outcomes[one.setting, one.seed]) for cell, one in wanted], store
+    def one_by_one() -> Iterator[Run]:
+        for run in order:
+            asked.append(run)
+            yield run
+
+    ended = play_all(one_by_one(), store, device=device, budget=options.budget, report=_line)
+    pairs = [(run, outcome) for run, outcome in zip(asked, ended)]
+    return [
+        (cell, run.seed, outcome) for run, outcome in pairs for cell in wanted.asking(run.setting, run.seed)
+    ], store
 
 
 def _line(run: Run, outcome: Outcome) -> None:
@@ -75,8 +83,8 @@ def _line(run: Run, outcome: Outcome) -> None:
         print(f"{outcome.status}: {run.label}, seed {run.seed}", flush=True)
 
 
-def tell(done: Done, store: Store) -> bool:
-    """Tell what did not end well; returns whether everything did."""
+def tell(done: Done, store: Store, wanted: int) -> bool:
+    """Tell what did not end well; returns whether all that was wanted did."""
     counts: dict[str, int] = {}
     shown = set()
     for cell, seed, outcome in done:
@@ -87,14 +95,24 @@ def tell(done: Done, store: Store) -> bool:
             place = f"{cell.item} {cell.row}, {cell.column}, seed {seed}"
             print(f"{outcome.status}: {place}: {outcome.error}", file=sys.stderr)
             shown.add(outcome.key)
+    if wanted > len(done):  # not even begun
+        counts["paused"] = counts.get("paused", 0) + wanted - len(done)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no runs needed"
     for engine in sorted({_engine(outcome) for _, _, outcome in done if outcome.record is not None} - {""}):
         print(engine)
     print(f"runs: {summary}; store: {store.root}")
     if counts.get("paused"):
         gone = any(outcome.error == LOST for _, _, outcome in done)
-        print(f"{LOST if gone else 'the budget is spent'}; the same command goes on from here")
+        onward = "the same command goes on from here" if any(_kept(outcome) for _, _, outcome in done) else ""
+        longer = "" if gone else "nothing was done in it, it needs more time"
+        print("; ".join(filter(None, (LOST if gone else "the budget is spent", onward or longer))))
     return set(counts) <= {"done"}
+
+
+def _kept(outcome: Outcome) -> bool:
+    """Return whether something of a run is kept, so that the next call goes on from there."""
+    stopped = outcome.status == "paused" and outcome.error.startswith(STOPPED)
+    return outcome.record is not None or (stopped and not NOTHING_YET.search(outcome.error))
 
 
 def _engine(outcome: Outcome) -> str:
@@ -103,7 +121,22 @@ def _engine(outcome: Outcome) -> str:
     return f"engine {where['engine']}: {where['engine_why']}" if "engine_why" in where else ""
 
 
-def write(folder: Path, done: Done, scale: str) -> None:
+def results(done: Done) -> None:
+    """Print what the finished runs gave: a line for each cell, mean ± standard deviation over its seeds."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for cell, _, outcome in done:
+        if outcome.record is not None:
+            value = record.run_row(cell, "", outcome.key, outcome.record)["result"]
+            found.setdefault((cell.item, f"{cell.row}, {cell.column}"), []).append(float(value))
+    width = max((len(name) for _, name in found), default=0)
+    for item in dict.fromkeys(item for item, _ in found):
+        print(f"{item:<{width}}  seeds  mean ± std")
+        for name, values in ((name, values) for (of, name), values in found.items() if of == item):
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            print(f"{name:<{width}}  {len(values):>5}  {statistics.fmean(values):.2f}{spread}")
+
+
+def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> None:
     """Write the records of finished runs, item by item, and tell the files."""
     by_item: dict[str, list] = {}
     for cell, _, outcome in done:
@@ -111,15 +144,20 @@ def write(folder: Path, done: Done, scale: str) -> None:
             by_item.setdefault(cell.item, []).append((cell, outcome.key, outcome.record))
     for item, found in by_item.items():
         for path in record.write(folder, item, scale, found):
-            print(f"wrote {path}")
+            if not quietly:
+                print(f"wrote {path}")
 
 
-def _list(items: list[Item], options: argparse.Namespace) -> int:
-    """Show the runs of items and what is done."""
-    store = Store()
+def _list(wanted: Wanted) -> int:
+    """Show the runs of cells and what is done; a run whose data are missing has no key yet."""
+    store, missing = Store(), absent()
     files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun", "inside.pt": "begun"}
-    for cell, one in planned(items, options):
-        key = store.key(one.setting, one.seed, fingerprint(one.setting))
+    for cell, seed in wanted.numbers():
+        place = f"{cell.item}  {cell.row}, {cell.column}, seed {seed}"
+        if lost := needs(cell.setting) & missing:
+            print(f"{'-' * 12}  {'-':<6}  {place} (no {', '.join(sorted(lost))})")
+            continue
+        key = store.key(cell.setting, seed, fingerprint(cell.setting))
         state = next((word for name, word in files.items() if (store.root / key / name).exists()), "-")
-        print(f"{key}  {state:<6}  {cell.item}  {cell.row}, {cell.column}, seed {one.seed}")
+        print(f"{key}  {state:<6}  {place}")
     return 0

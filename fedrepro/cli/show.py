@@ -1,30 +1,9 @@
-"""`fedrepro list`, `fedrepro data` and `fedrepro new`: what there is, and what is added to it."""
+"""`fedrepro data`, `fedrepro report` and `fedrepro new`: what there is, and what is added to it."""
 
 import argparse
+from pathlib import Path
 
-from fedrepro import papers
 from fedrepro.core import paths
-from fedrepro.papers import SCALES, Item
-
-
-def items(options: argparse.Namespace) -> int:
-    """List the items of all papers with their scales and seeds."""
-    for name in papers.names():
-        paper = papers.load(name)
-        print(paper.title)
-        for item in paper.items.values():
-            print(f"  {item.key:<28} {item.title} ({item.source})")
-            cells = [f"{scale}: {_count(item, scale)}" for scale in SCALES]
-            print(f"  {'':<28} {'; '.join(cells)}")
-    print(f"store: {paths.runs_folder()}")
-    return 0
-
-
-def _count(item: Item, scale: str) -> str:
-    if not item.batch:
-        return f"{item.seeds[scale]} seeds in the notebook"
-    cells = len(papers.load(item.paper).cells(item.name, scale))
-    return f"{cells} cells x {item.seeds[scale]} seeds"
 
 
 def data(options: argparse.Namespace) -> int:
@@ -39,6 +18,26 @@ def data(options: argparse.Namespace) -> int:
         print(f"{name:<14} {'ready' if present else 'missing':<8} {images:>6} images  {where}")
     print(f"data root: {data_root()}")
     return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report: of the committed records alone, or of this machine's as well."""
+    from fedrepro.cli.needs import check_writable
+    from fedrepro.report.report import write_report
+
+    folder = paths.recorded_folder() if options.record else paths.made_folder()
+    folders = [folder] if options.record else paths.record_folders()
+    check_writable(folder)
+    written = write_report(folder, folders=folders)
+    if not any(has_records(place) for place in folders):
+        print(f"no records in {' or '.join(map(str, folders))}: the report has the papers' numbers alone")
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def has_records(folder: Path) -> bool:
+    """Return whether a folder of figures holds records of an item at a scale."""
+    return any(next(folder.glob(f"*/*/{scale}.csv"), None) for scale in ("smoke", "short", "paper"))
 
 
 def new(options: argparse.Namespace) -> int:

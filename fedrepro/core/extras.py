@@ -1,5 +1,6 @@
 """The optional packages: what is not installed is told before any work, with the command that installs it."""
 
+import sys
 from importlib.util import find_spec
 
 NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "psutil", "matplotlib", "seaborn")  # what executing them needs
@@ -17,7 +18,9 @@ def need(purpose: str, *packages: str) -> None:
 
 
 def _found(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None  # None where it was forbidden
     try:
         return find_spec(package) is not None
-    except ImportError:  # whoever forbids an import
+    except (ImportError, ValueError):
         return False

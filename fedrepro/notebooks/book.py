@@ -3,6 +3,7 @@
 A notebook holds choices, prose and pictures; every loop is here or below.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +22,11 @@ from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import Method
-from fedrepro.notebooks import tables
+from fedrepro.notebooks import given, tables
 from fedrepro.papers import Cell
 from fedrepro.report import verdict
 from fedrepro.runs import record
-from fedrepro.runs.machine import choose_device, provenance
+from fedrepro.runs.machine import provenance
 from fedrepro.runs.play import play_all
 from fedrepro.runs.request import Outcome, Run, merged
 from fedrepro.runs.store import Store
@@ -45,19 +46,18 @@ class Book:
         out: folder for figures; empty for `results/figures`.
 
     Raises:
-        ValueError: for an unknown item, scale or device, or no seeds.
+        ValueError: for an unknown item, scale or device, no seeds, or what is no folder.
     """
 
     def __init__(self, item: str, *, scale: str, seeds: int, device: str = "auto", out: str = "") -> None:
-        if seeds < 1:
-            raise ValueError(f"seeds must be >= 1, got {seeds}")
-        (self.item,) = papers.find(item)
+        given.check(scale, seeds)
+        self.item = given.item_of(item)
         pd.set_option("display.max_colwidth", None, "display.max_rows", 100)  # sentences and tables in full
         self.paper = papers.load(self.item.paper)
         self.scale, self.seeds = scale, seeds
-        self.device = choose_device(device)
-        self.folder = Path(out).absolute() if out else paths.made_folder()
-        self.cells: list[Cell] = self.paper.cells(self.item.name, scale)
+        self.device = given.device_of(device)
+        self.folder = given.folder_of(out)
+        self.cells: list[Cell] = given.in_precision(self.paper.cells(self.item.name, scale))
         self._outcomes: list[tuple[Cell, Outcome]] = []
 
     def settings(self) -> tables.Settings:
@@ -109,13 +109,18 @@ class Book:
     def run(self, progress: bool = True) -> pd.DataFrame:
         """Play all runs of the item, or read those that are done, and return one line per run.
 
-        Runs that diverged are told and have no line: at some settings of a sweep that is the result.
+        Runs that diverged are told and have no line: at some settings of a sweep that is the result. Of a notebook
+        that `fedrepro reproduce --only` runs, only the cells with those labels are played.
 
         Raises:
             RuntimeError: if a run failed, with the reasons.
+            ValueError: if `progress` is neither true nor false.
         """
+        if not isinstance(progress, bool):
+            raise ValueError(f"progress must be True or False, got {progress!r}")
         store = Store()
-        asked = [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
+        cells = given.meant(self.item, self.scale, self.cells)
+        asked = [(cell, seed) for seed in range(self.seeds) for cell in cells]
         runs = [Run(c.setting, seed, f"{c.row} {c.column}", until=c.reading.until) for c, seed in asked]
         joined = merged(runs)  # cells may share a run
         ended = dict(zip(joined, play_all(joined.values(), store, device=self.device, progress=progress)))
@@ -159,16 +164,24 @@ class Book:
     @cached_property
     def folders(self) -> list[Path]:
         """Where records are read from: the repository's, then this session's."""
-        committed = [paths.recorded_folder()] if paths.checkout() else []
-        return [folder for folder in committed if folder != self.folder] + [self.folder]
+        return [folder for folder in self._committed if folder != self.folder] + [self.folder]
+
+    @property
+    def _committed(self) -> list[Path]:
+        """The repository's records; none outside of a checkout, where nothing may pass for recorded."""
+        return [paths.recorded_folder()] if paths.checkout() else []
 
     def comparison(self) -> pd.DataFrame:
-        """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does."""
-        return verdict.comparison(self.paper, self.item.name, self.folders)
+        """Return paper, recorded and this session's numbers, one line per cell, as `verdict.comparison` does.
+
+        Outside of a checkout nothing is recorded: this session's numbers are shown as such, and never judged.
+        """
+        found = verdict.comparison(self.paper, self.item.name, self.folders)
+        return found if self._committed else tables.unjudged(found)
 
     def table(self) -> tables.Compared:
         """Return the comparison for reading, in the paper's layout: its number beside ours, and the verdict."""
-        return tables.compared(self.comparison())
+        return tables.compared(self.comparison(), recorded=bool(self._committed))
 
     def points(self, *, best: bool = False) -> pd.DataFrame:
         """Return the comparison for plotting, one line per number.
@@ -179,7 +192,8 @@ class Book:
         with that row and column, if any.
         """
         made = {scale: verdict.records(self.paper, self.item.name, scale, self.folders) for scale in papers.SCALES}
-        return self._labelled(tables.seeded(tables.points(self.comparison(), best=best), made))
+        points = tables.points(self.comparison(), best=best, recorded=bool(self._committed))
+        return self._labelled(tables.seeded(points, made))
 
     def values(self, points: pd.DataFrame, name: str) -> pd.Series:
         """Return for each point the value of a setting at the scale of its source, such as public_images."""
@@ -200,7 +214,8 @@ class Book:
 
         `reading` is how we read a sentence that leaves something open. What smoke runs say is left out.
         """
-        table = verdict.claims(self.paper, self.folders).fillna({"reading": ""})
+        folders = self.folders if self._committed else []
+        table = verdict.claims(self.paper, folders).fillna({"reading": ""})
         shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
         return table[table["item"] == self.item.name].set_index("id")[shown]
 
@@ -240,8 +255,12 @@ class Book:
         raise ValueError(f"nothing of {self.item.key} in {column!r} has been run beside its baseline")
 
     def stored(self, name: str) -> pd.DataFrame:
-        """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper"."""
-        return pd.read_csv(self.folders[0] / self.item.key / f"{name}.csv")
+        """Return the committed csv behind a figure of this item, such as "figure8_confidence_paper".
+
+        Raises:
+            FileNotFoundError: if there is none, or the package does not run from a checkout.
+        """
+        return pd.read_csv(paths.recorded_folder() / self.item.key / f"{name}.csv")
 
     def reference(self, item: str, rows: dict[str, str], columns: list[str]) -> dict[str, dict[str, float]]:
         """Return the paper's numbers of another item, {name: {column: mean}} for {name: row}, to plot beside."""
@@ -256,9 +275,11 @@ class Book:
     def recorded(self, scale: str, *, rounds: bool = False) -> pd.DataFrame:
         """Return the committed records of this item at a scale, with the cells' labels as columns.
 
-        Of a cell recorded in several precisions only the one with the most seeds is taken.
+        Of a cell recorded in several precisions only the one with the most seeds is taken. Outside of a checkout
+        nothing is recorded.
         """
-        committed = record.in_one_precision(record.read(self.folders[0], self.item.key, scale, rounds=rounds))
+        folder = self._committed[0] if self._committed else Path(os.devnull)
+        committed = record.in_one_precision(record.read(folder, self.item.key, scale, rounds=rounds))
         if rounds:
             committed = committed.dropna(subset=["accuracy"])
         return self._labelled(committed)

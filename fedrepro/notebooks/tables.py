@@ -147,19 +147,26 @@ def _brief(stage: object) -> str:
     return " + ".join(_brief(source) for source in sources) if sources else shown(stage)
 
 
+def unjudged(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Return a comparison without gaps and verdicts, for numbers that are nobody's record."""
+    ran = comparison["recorded_mean"].notna() & (comparison["verdict"] != "not reported")
+    unknown = dict.fromkeys(("gap_points", "gap_low", "gap_high", "e_n", "more_seeds"), float("nan"))
+    return comparison.assign(**unknown, verdict=comparison["verdict"].mask(ran, "not judged"))
+
+
 class Compared:
     """A comparison to look at: in a notebook the paper's own layout, in a terminal lines; columns by their names.
 
     What was never run is folded. `lines` is the long form, `grid` the wide one of paper scale, texts both.
     """
 
-    def __init__(self, comparison: pd.DataFrame) -> None:
-        self._cells = comparison
+    def __init__(self, comparison: pd.DataFrame, *, recorded: bool = True) -> None:
+        self._cells, self._made = comparison, "recorded at paper scale" if recorded else "this run at paper scale"
         places = cells.printed(comparison)
         found = comparison.to_dict("records")
         columns = {
             "paper": [cells.of_paper(cell, places) for cell in found],
-            "recorded at paper scale": [cells.ours(cell, places, "recorded") for cell in found],
+            self._made: [cells.ours(cell, places, "recorded") for cell in found],
             "ours − paper": [cells.gap(cell) for cell in found],
             "verdict": list(comparison["verdict"]),
             "short": [cells.ours(cell, places, "short") for cell in found],
@@ -183,7 +190,7 @@ class Compared:
 
     def __repr__(self) -> str:
         """Show the long form; of cells that were not run only how many there are."""
-        numbers = self.lines[["recorded at paper scale", "short", "smoke"]]
+        numbers = self.lines[[self._made, "short", "smoke"]]
         run = self.lines[(numbers != "").any(axis=1)]
         unrun = len(self.lines) - len(run)
         texts = [run.to_string()] if len(run) else []
@@ -193,23 +200,30 @@ class Compared:
         return layout.shown(layout.parts(self._cells), cells.legend(self.lines["verdict"]))
 
 
-def compared(comparison: pd.DataFrame) -> Compared:
-    """Return a comparison for reading, in the paper's layout: its number beside ours, and the verdict."""
-    return Compared(comparison)
+def compared(comparison: pd.DataFrame, *, recorded: bool = True) -> Compared:
+    """Return a comparison for reading, in the paper's layout: its number beside ours, and the verdict.
+
+    `recorded` says whether the numbers at paper scale are the repository's records, or only this session's.
+    """
+    return Compared(comparison, recorded=recorded)
 
 
-def points(comparison: pd.DataFrame, *, best: bool = False) -> pd.DataFrame:
+def points(comparison: pd.DataFrame, *, best: bool = False, recorded: bool = True) -> pd.DataFrame:
     """Return a comparison for plotting, one line per number: row, column, mean, std, runs, source.
+
+    `recorded` says whether numbers may be the repository's records; else all but the paper's are this run's.
 
     With `best`, smoke numbers are left out where there are others.
     """
     found, tables = comparison, []
-    for name, source in SOURCES.items():
+    for name, known in SOURCES.items():
+        source = known if recorded else known.replace("recorded", "this run")
         runs = found["paper_runs" if name == "paper" else f"{name}_seeds"]
         std = found[f"{name}_std"] if f"{name}_std" in found else float("nan")
         one = found[["row", "column"]].assign(mean=found[f"{name}_mean"], std=std, runs=runs, source=source)
         tables.append(one.dropna(subset=["mean"]))
-    every = pd.concat([table for table in tables if len(table)]).sort_index(kind="stable", ignore_index=True)
+    filled = [table for table in tables if len(table)] or tables[:1]
+    every = pd.concat(filled).sort_index(kind="stable", ignore_index=True)
     smoke = every["source"] == SOURCES["smoke"]
     return every[~smoke] if best and not smoke.all() else every
 
@@ -225,7 +239,8 @@ def seeded(points: pd.DataFrame, made: Mapping[str, pd.DataFrame]) -> pd.DataFra
     for name, scale in (("recorded", "paper"), ("short", "short"), ("smoke", "smoke")):
         lines = made.get(scale, pd.DataFrame(columns=["row", "column", "seed", "result"]))
         for row, column, seed, result in zip(*(lines[name] for name in ("row", "column", "seed", "result"))):
-            found.setdefault((SOURCES[name], row, column), {})[int(seed)] = float(result)
+            for source in (SOURCES[name], SOURCES[name].replace("recorded", "this run")):
+                found.setdefault((source, row, column), {})[int(seed)] = float(result)
     keys = zip(points["source"], points["row"], points["column"])
     return points.assign(by_seed=pd.Series([found.get(key) for key in keys], index=points.index, dtype=object))
 

@@ -6,9 +6,10 @@ The only package of the library that imports matplotlib and seaborn (`pip instal
 from fedrepro.plots.curves import rounds, seeds
 from fedrepro.plots.drawing import round_drawing
 from fedrepro.plots.federation import partition
+from fedrepro.plots.looks import LOOKS, Look, look
 from fedrepro.plots.performance import bars, scaling
 from fedrepro.plots.save import save
-from fedrepro.plots.style import LOOKS, Look, Picture, look, shades, style
+from fedrepro.plots.style import Picture, shades, style
 from fedrepro.plots.sweep import sweep
 from fedrepro.plots.tables import alpha_sweep, methods
 from fedrepro.plots.toy import confidence, simplex

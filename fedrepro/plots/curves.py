@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedrepro.plots.frames import by_cell, interval, ordered, require
-from fedrepro.plots.style import INK, LOOKS, PAPER, End, Look, Picture, drawn, heading, ink, label_ends, look, note
+from fedrepro.plots.looks import INK, LOOKS, PAPER, Look, look
+from fedrepro.plots.style import End, Picture, drawn, heading, ink, label_ends, note
 
 
 @drawn

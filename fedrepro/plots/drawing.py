@@ -11,7 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 from fedrepro.core.setting import Setting
 from fedrepro.methods import catalogue
 from fedrepro.methods.compose import Method, shown
-from fedrepro.plots.style import INK, PALE, PAPER, QUIET, SIX, Picture, drawn, heading
+from fedrepro.plots.looks import INK, PALE, PAPER, QUIET, SIX
+from fedrepro.plots.style import Picture, drawn, heading
 
 HANDS = {  # what a stage hands on; S clients, K global models, M teachers, N public images, C classes
     "plan": "who takes part [S]",

@@ -8,7 +8,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize, PowerNorm
 
-from fedrepro.plots.style import INK, PAPER, SIX, Picture, contrast, drawn, heading, settle
+from fedrepro.plots.looks import INK, PAPER, SIX
+from fedrepro.plots.style import Picture, contrast, drawn, heading, settle
 
 
 @drawn

@@ -4,7 +4,8 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedrepro.plots.frames import ordered, require
-from fedrepro.plots.style import INK, PAPER, SIX, Picture, drawn, heading, note
+from fedrepro.plots.looks import INK, PAPER, SIX
+from fedrepro.plots.style import Picture, drawn, heading, note
 
 
 @drawn

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import interval, scale_of, without_noise
-from fedrepro.plots.style import INK, PAPER, Look
+from fedrepro.plots.looks import INK, PAPER, Look
 
 BASE = "FedAvg"
 

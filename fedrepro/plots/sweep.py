@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fedrepro.plots.frames import ordered, require, scale_of
+from fedrepro.plots.looks import LOOKS, PAPER, Look
 from fedrepro.plots.short import coloured, gain_axis, gain_points, gains, placed, split, spreads, titled
-from fedrepro.plots.style import LOOKS, PAPER, End, Look, Picture, drawn, heading, label_ends, note, widen
+from fedrepro.plots.style import End, Picture, drawn, heading, label_ends, note, widen
 from fedrepro.plots.tables import FILLS, method_handle, source_handles
 
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import by_cell, ordered, require, scale_of
+from fedrepro.plots.looks import INK, LOOKS, PALE, PAPER, Look, look
 from fedrepro.plots.short import (
     coloured,
     gain_axis,
@@ -19,21 +20,7 @@ from fedrepro.plots.short import (
     spreads,
     titled,
 )
-from fedrepro.plots.style import (
-    INK,
-    LOOKS,
-    PALE,
-    PAPER,
-    End,
-    Look,
-    Picture,
-    drawn,
-    heading,
-    label_ends,
-    look,
-    note,
-    widen,
-)
+from fedrepro.plots.style import End, Picture, drawn, heading, label_ends, note, widen
 
 NETWORKS = ("ConvNet", "ResNet-20", "ResNet-32", "ResNet-44", "ResNet-56")
 FILLS = {"": "full", "paper": "full", "short": "left", "smoke": "bottom"}  # of a source, by its scale

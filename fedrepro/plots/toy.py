@@ -11,7 +11,8 @@ from matplotlib.patches import Polygon
 from matplotlib.tri import Triangulation
 
 from fedrepro.plots.frames import ordered, require
-from fedrepro.plots.style import INK, QUIET, SIX, Picture, drawn, heading, note
+from fedrepro.plots.looks import INK, QUIET, SIX
+from fedrepro.plots.style import Picture, drawn, heading, note
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 MARKERS = "o^sDvP"

@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from fedrepro.notebooks import given, tables
 from fedrepro.notebooks.book import Book
 from fedrepro.papers import Reading
+from fedrepro.runs.machine import UNKNOWN
+from fedrepro.runs.record import write_values
 from fedrepro.runs.request import Outcome, Run
 
 NAN = float("nan")
@@ -89,3 +94,91 @@ def test_cells_that_share_a_run_play_it_once(monkeypatch: pytest.MonkeyPatch, tm
         for seed in (0, 1)
         for setting, target in ((one.setting, 60.0), (other.setting, 70.0))
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": "2"}, "seeds must be a whole number >= 1, got '2'"),
+        ({"seeds": 2.0}, "seeds must be a whole number >= 1, got 2.0"),
+        ({"seeds": True}, "seeds must be a whole number >= 1, got True"),
+        ({"seeds": None}, "seeds must be a whole number >= 1, got None"),
+        ({"seeds": 0}, "seeds must be a whole number >= 1, got 0"),
+        ({"scale": "Smoke"}, "scale must be smoke or short or paper, got 'Smoke' (did you mean 'smoke'?)"),
+        ({"scale": 1}, "scale must be smoke or short or paper, got 1"),
+        ({"device": 0}, "device must be auto, cpu or cuda, got 0"),
+        ({"device": "gpu"}, "device must be auto, cpu or cuda, got 'gpu'"),
+        ({"item": 3}, 'item must be a text such as "fedbe/table1_methods", got 3'),
+        ({"item": "fedbe"}, "item must be one of fedbe/table1_methods, "),
+        ({"item": "fedbe/"}, "item must be one of fedbe/table1_methods, "),
+        ({"item": "fedbe/table2_target"}, "unknown item 'fedbe/table2_target'"),
+        ({"out": 3}, "out must be the name of a folder, got 3"),
+        ({"out": None}, "out must be the name of a folder, got None"),
+        ({"out": "~nosuchuser/x"}, "out must be the name of a folder, got '~nosuchuser/x'"),
+        ({"out": __file__}, "out must be the name of a folder, "),
+    ],
+)
+def test_every_parameter_is_checked(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"item": "fedbe/table2_targets", "scale": "smoke", "seeds": 1, "device": "cpu"}
+    with pytest.raises(ValueError) as caught:
+        Book(**(given | change))
+    assert str(caught.value).startswith(message)
+
+
+def test_progress_is_checked_and_a_tilde_is_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    book = Book("fedbe/table2_targets", scale="smoke", seeds=1, device="cpu", out="~/mine")
+    assert book.folder == tmp_path / "mine"
+    with pytest.raises(ValueError, match="progress must be True or False, got 1"):
+        book.run(progress=1)  # type: ignore[arg-type]
+
+
+def test_labels_and_precision_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDREPRO_ONLY", '["Step", "ConvNet", "FedAvg", "FedBE"]')
+    monkeypatch.setenv("FEDREPRO_PRECISION", "bfloat16")
+    book = Book("fedbe/table1_methods", scale="smoke", seeds=1, device="cpu")
+    assert len(book.cells) == 22  # all can be looked at
+    assert {cell.setting.precision for cell in book.cells} == {"bfloat16"}
+    played = [cell.row for cell in given.meant(book.item, "smoke", book.cells)]
+    assert played == ["Step/FedAvg", "Step/FedBE"]
+    for name in ("FEDREPRO_ONLY", "FEDREPRO_PRECISION"):
+        monkeypatch.setenv(name, "")
+    book = Book("fedbe/table1_methods", scale="smoke", seeds=1, device="cpu")
+    assert given.meant(book.item, "smoke", book.cells) == book.cells
+    assert {cell.setting.precision for cell in book.cells} == {"float32"}
+
+
+def test_outside_a_checkout_nothing_is_recorded_or_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inside = Book("fedbe/table2_targets", scale="smoke", seeds=1, device="cpu", out=str(tmp_path))
+    (cell, *_) = inside.cells
+    values = pd.DataFrame([(cell.row, cell.column, seed, 72.0 + seed) for seed in range(3)])
+    values.columns = pd.Index(["row", "column", "seed", "result"])
+    for scale in ("paper", "short", "smoke"):
+        write_values(tmp_path, "fedbe/table2_targets", scale, values, cell.setting, UNKNOWN)
+    assert "recorded at paper scale" in inside.table().lines
+    assert "not judged" not in set(inside.comparison()["verdict"])
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: None)
+    book = Book("fedbe/table2_targets", scale="smoke", seeds=1, device="cpu", out=str(tmp_path))
+    every = book.comparison()
+    (found,) = every[(every["row"] == cell.row) & (every["column"] == cell.column)].to_dict("records")
+    assert found["verdict"] == "not judged"
+    assert np.isnan(found["gap_points"])
+    assert found["recorded_mean"] == 73.0
+    assert set(book.points()["source"]) == {"paper", "this run (paper)", "this run (short)", "this run (smoke)"}
+    assert "this run at paper scale" in book.table().lines
+    assert "recorded at paper scale" not in book.table().lines
+    assert set(book.claims()["paper scale"]) <= {"not run", "to be seen"}
+    assert book.recorded("short").empty
+    with pytest.raises(FileNotFoundError, match="recorded results are part of the repository"):
+        book.stored("figure2")
+
+
+def test_a_comparison_without_numbers_has_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("paper", "recorded", "short", "smoke")
+    facts = {f"{name}_{what}": pd.Series([NAN]) for name in names for what in ("mean", "std", "seeds", "runs")}
+    empty = pd.DataFrame({"row": ["a"], "column": ["b"]} | facts)
+    assert tables.points(empty).empty
+    assert tables.points(empty, best=True).empty
+    assert list(tables.points(empty).columns) == ["row", "column", "mean", "std", "runs", "source"]

@@ -102,7 +102,8 @@ def test_settings_show_what_the_item_reads(item: str, read: set[str], unread: se
     assert all(f">{name}</th>" in first for name in read)
     assert not any(f">{name}</th>" in first for name in unread)
     assert all(f">{name}</th>" in folded for name in read | unread)
-    stages = [ORDER.index(stage) for stage in found["stage"] if stage != tables.UNREAD]
+    order = [*ORDER, tables.BESIDE]
+    stages = [order.index(stage) for stage in found["stage"] if stage != tables.UNREAD]
     assert stages == sorted(stages)
     for _, lines in found.groupby("stage"):
         assumed = list(lines["known how"].str.contains("assumed"))

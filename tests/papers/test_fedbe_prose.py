@@ -95,9 +95,9 @@ def test_an_item_shows_the_assumptions_that_its_cells_rest_on(item: str, there: 
 def test_a_settings_table_tells_an_assumption_once() -> None:
     shown = tables.settings(FEDBE.sources("table1_methods"), FEDBE.cells("table1_methods", "short"), "short")
     told = {name: list(map(str, line)) for name, *line in shown.itertuples()}
-    assert told["Dirichlet draws"][0].startswith("drawn anew until every client has 10 images")
-    assert told["Dirichlet draws"][1] == ""
-    assert told["rounds"][:2] == ["40, 1, 200", "6, 1, 20"]
+    assert told["Dirichlet draws"][1].startswith("drawn anew until every client has 10 images")
+    assert told["Dirichlet draws"][:3:2] == [tables.BESIDE, ""]
+    assert told["rounds"][1:3] == ["40, 1, 200", "6, 1, 20"]
 
 
 def test_every_assumption_is_about_some_cell() -> None:

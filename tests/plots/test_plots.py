@@ -17,8 +17,9 @@ from matplotlib.text import Text
 from fedrepro import papers, plots
 from fedrepro.methods import catalogue
 from fedrepro.plots.frames import by_cell, scale_of
+from fedrepro.plots.looks import PAPER, SIX, TEN
 from fedrepro.plots.short import gains
-from fedrepro.plots.style import PAPER, SIX, TEN, contrast, ink, spread
+from fedrepro.plots.style import contrast, ink, spread
 
 STAGES = ("plan", "train", "weigh", "server", "teach", "combine", "distill")
 LONG = "images of each class at each client, in words that do not fit into one line of the picture, by far not"

@@ -1,0 +1,215 @@
+"""`fedrepro list`: the items of all papers, what is done at each scale, the data they need and what they cost."""
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrepro import papers
+from fedrepro.bench.cost import Images, images
+from fedrepro.bench.rates import Rates, recorded, seconds
+from fedrepro.cli.planned import Wanted, absent, named, needs
+from fedrepro.core import paths
+from fedrepro.core.setting import Setting, digest
+from fedrepro.papers import SCALES, Item
+from fedrepro.runs import record
+from fedrepro.runs.machine import choose_device
+
+Ran = set[tuple[str, int]]  # digests of settings, and seeds, of the runs that the store has finished
+
+
+@dataclass(frozen=True)
+class State:
+    """How many numbers of an item at a scale there are: asked for, recorded, and only on this machine."""
+
+    asked: int
+    recorded: int
+    here: int
+
+    @property
+    def words(self) -> str:
+        """The state in words."""
+        places = [(self.recorded, "recorded"), (self.here, "only on this machine")]
+        have = [f"{number} {place}" for number, place in places if number]
+        if not have:
+            return "missing"
+        if self.recorded + self.here < self.asked:
+            return f"partly: {', '.join(have)} of {self.asked}"
+        return f"done, {have[0].partition(' ')[2]}" if len(have) == 1 else f"done: {', '.join(have)}"
+
+
+def items(options: argparse.Namespace) -> int:
+    """List items with their state, the data sets that they need, and their cost."""
+    chosen, missing, ran = named(options.items), absent(), finished(paths.runs_folder())
+    for name in dict.fromkeys(item.paper for item in chosen):
+        print(papers.load(name).title)
+        for item in (item for item in chosen if item.paper == name):
+            print(f"  {item.key:<28} {item.title} ({item.source})")
+            for scale in SCALES:
+                print(f"    {_line(item, scale, missing, ran)}")
+    if options.cost:
+        _costs(chosen, ran)
+    print(f"store: {paths.runs_folder()}")
+    return 0
+
+
+def _line(item: Item, scale: str, missing: set[str], ran: Ran) -> str:
+    """Return the line of an item at a scale."""
+    count = f"{scale}: "
+    wanted = asked(item, scale)
+    if item.batch:
+        count += f"{len(wanted.cells)} cells x {item.seeds[scale]} seeds"
+    else:
+        count += f"{item.seeds[scale]} seeds in the notebook"
+    try:
+        parts = [count, state(item, scale, ran).words]
+    except ValueError as error:  # a damaged file of one item; the others are listed
+        parts = [count, str(error)]
+    data = sorted(set().union(*(needs(cell.setting) for cell, _ in wanted.cells)))
+    parts += [f"{name} ({'missing' if name in missing else 'there'})" for name in data]
+    if item.batch:
+        work = _sum(runs(wanted))
+        parts.append(f"{_short(work.trained)} images to train, {_short(work.predicted)} to predict")
+    return "; ".join(parts)
+
+
+def asked(item: Item, scale: str) -> Wanted:
+    """Return the cells of an item at a scale with its own number of seeds."""
+    cells = papers.load(item.paper).cells(item.name, scale)
+    return Wanted(tuple((cell, item.seeds[scale]) for cell in cells))
+
+
+def runs(wanted: Wanted) -> dict[tuple[Setting, int], None]:
+    """Return the runs behind cells, each once however many cells need it."""
+    return {(run.setting, run.seed): None for run in wanted.runs()}
+
+
+def state(item: Item, scale: str, ran: Ran) -> State:
+    """Count what there is of an item at a scale.
+
+    What an item computes in its notebook is recorded under names of its own; a seed is done if it has a line.
+    """
+    wanted, name = asked(item, scale), item.key
+    lines = [set[tuple[str, str, int]](), set[tuple[str, str, int]]()]
+    folders = [paths.recorded_folder()] if paths.checkout() else []
+    for place, folder in [*((0, folder) for folder in folders), (1, paths.made_folder())]:
+        table = record.read(folder, name, scale if item.batch else "paper")
+        lines[place] |= {(str(r), str(c), int(s)) for r, c, s in zip(table["row"], table["column"], table["seed"])}
+    if not item.batch:
+        seeds = [{seed for _, _, seed in found if seed < item.seeds[scale]} for found in lines]
+        return State(item.seeds[scale], len(seeds[0]), len(seeds[1] - seeds[0]))
+    every = {(cell.row, cell.column, seed): cell.setting for cell, seed in wanted.numbers()}
+    kept = {number for number in every if number in lines[0]}
+    here = {
+        number for number, setting in every.items() if number in lines[1] or (_mark(setting), number[2]) in ran
+    }
+    return State(len(every), len(kept), len(here - kept))
+
+
+def _mark(setting: Setting) -> str:
+    return digest(setting.hashed())
+
+
+def finished(store: Path) -> Ran:
+    """Return the finished runs of a store; whose setting cannot be read is left out."""
+    found: Ran = set()
+    for path in store.glob("*/record.json"):
+        try:
+            values = json.loads((path.parent / "setting.json").read_text("utf-8"))
+            seed = int(values.pop("seed"))
+            found.add((_mark(Setting.of(values)), seed))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _sum(found: Iterable[tuple[Setting, int]]) -> Images:
+    return sum((_images(setting) for setting, _ in found), Images())
+
+
+def _images(setting: Setting) -> Images:
+    """Return the images of a run; none where its setting cannot be played."""
+    try:
+        return images(setting)
+    except ValueError:
+        return Images()
+
+
+def _short(number: float) -> str:
+    """Return a number of images for reading, such as 40 M."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def _costs(chosen: list[Item], ran: Ran) -> None:
+    """Print what items cost at each scale, and all of them together, a run counted once."""
+    rates = Rates.here(choose_device("auto"))
+    known = recorded(paths.recorded_folder() / "performance" / "throughput.csv") if paths.checkout() else {}
+    batch = [item for item in chosen if item.batch]
+    networks = {
+        name
+        for item in batch
+        for s in SCALES
+        for c, _ in asked(item, s).cells
+        for name in c.setting.model.split("+")
+    }
+    places = {where: by for where, by in known.items() if networks & {n for n, r in by.items() if len(r) == 3}}
+    head = ["item", "scale", "runs", "done", "missing", "to train", "to predict", "here"]
+    lines = [head + [f"[{number}]" for number in range(1, len(places) + 1)]]
+    for scale in SCALES:
+        together: dict[tuple[Setting, int], None] = {}
+        for item in batch:
+            mine = runs(asked(item, scale))
+            together |= mine
+            lines.append([item.key, scale, *_cost(mine, ran, rates, places)])
+        if len(batch) > 1:
+            lines.append(["together", scale, *_cost(together, ran, rates, places)])
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        words = [
+            f"{word:<{width}}" if n < 2 else f"{word:>{width}}"
+            for n, (word, width) in enumerate(zip(line, widths))
+        ]
+        print("  ".join(words).rstrip())
+    where = f"{rates.machine['device']}, {rates.machine['threads']} threads"
+    print(f"here: {where}, measured in some seconds each: {rates.path}")
+    for number, (where, by) in enumerate(places.items(), 1):
+        named_ = ", ".join(sorted(name for name, kinds in by.items() if len(kinds) == 3))
+        print(f"[{number}]: {where}, as recorded for {named_}; runs of other networks are not counted there")
+
+
+def _cost(
+    mine: Mapping[tuple[Setting, int], None],
+    ran: Ran,
+    rates: Rates,
+    places: Mapping[str, dict[str, dict[str, float]]],
+) -> list[str]:
+    """Return how many runs there are, done and missing; of the missing ones images and the time on each device."""
+    left = [one for one in mine if (_mark(one[0]), one[1]) not in ran]
+    work = _sum(left)
+    words = [
+        str(len(mine)),
+        str(len(mine) - len(left)),
+        str(len(left)),
+        _short(work.trained),
+        _short(work.predicted),
+    ]
+    words.append(_time(sum(rates.seconds(setting) for setting, _ in left)))
+    for by in places.values():
+        full = [s for s, _ in left if all(len(by.get(name, {})) == 3 for name in s.model.split("+"))]
+        taken = sum(seconds(_images(s), [by[name] for name in s.model.split("+")]) for s in full)
+        words.append(
+            _time(taken) + (f" for {len(full)} runs" if 0 < len(full) < len(left) else "") if full else "-"
+        )
+    return words
+
+
+def _time(spent: float) -> str:
+    """Return a time in hours, or in seconds where it is short; "?" where a network could not be measured."""
+    if not math.isfinite(spent):
+        return "?"
+    return f"{spent:.0f} s" if spent < 60 else f"{spent / 3600:.2g} h" if spent < 3600 else f"{spent / 3600:.0f} h"

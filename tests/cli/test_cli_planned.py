@@ -1,0 +1,122 @@
+"""What is asked for: runs made one by one, shared, ordered by cost, and without the data that are missing."""
+
+import itertools
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from cli.cli_calls import BAD, GOOD, TABLE, Call
+from fedrepro import papers
+from fedrepro.cli.planned import Wanted, named, needs, planned
+from fedrepro.core.setting import Setting
+from fedrepro.papers import Cell, Reading
+from fedrepro.runs.request import merged
+
+FEDBE = papers.load("fedbe")
+ONE, OTHER = (cell.setting for cell in FEDBE.cells("table1_methods", "smoke", only=("ConvNet", "Step"))[:2])
+
+
+def cell(item: str, row: str, setting: Setting = ONE, target: float = 0.0) -> Cell:
+    read = Reading(at="first", target=target) if target else Reading()
+    return Cell(item, {"method": row}, row, "x", setting, read)
+
+
+def test_runs_come_seed_by_seed_and_each_once() -> None:
+    cells = ((cell("a", "1"), 2), (cell("a", "2", OTHER), 2), (cell("b", "3"), 3))
+    wanted = Wanted(cells)
+    order = [(ONE, 0), (OTHER, 0), (ONE, 1), (OTHER, 1), (ONE, 2)]
+    assert [(run.setting, run.seed) for run in wanted.runs()] == order
+    assert wanted.count == 7
+    assert [one.row for one in wanted.asking(ONE, 1)] == ["1", "3"]
+    assert [one.row for one in wanted.asking(ONE, 2)] == ["3"]
+
+
+def test_one_run_ends_when_all_its_cells_are_served() -> None:
+    wanted = Wanted(((cell("a", "1", target=50.0), 1), (cell("b", "2", target=60.0), 1)))
+    assert [run.until for run in wanted.runs()] == [("answer", 60.0)]
+    assert [run.until for run in Wanted((*wanted.cells, (cell("b", "3"), 1))).runs()] == [None]
+
+
+def test_the_least_cost_comes_first() -> None:
+    wanted = Wanted(((cell("a", "1"), 2), (cell("a", "2", OTHER), 3)))
+    cheap = [(run.setting, run.seed) for run in wanted.cheapest({ONE: 2.0, OTHER: 1.0}.__getitem__)]
+    assert cheap == [(OTHER, 0), (OTHER, 1), (OTHER, 2), (ONE, 0), (ONE, 1)]
+    alike = [(run.setting, run.seed) for run in wanted.cheapest(lambda setting: 1.0)]
+    assert alike == [(ONE, 0), (OTHER, 0), (ONE, 1), (OTHER, 1), (OTHER, 2)]
+
+
+def test_any_number_of_seeds_is_planned_at_once() -> None:
+    begun = time.perf_counter()
+    options = Namespace(only=(), precision="float32", scale="smoke", seeds=10**9)
+    wanted = planned(named([TABLE]), options)
+    first = list(itertools.islice(wanted.runs(), 50))
+    assert time.perf_counter() - begun < 2
+    assert wanted.count == 22 * 10**9
+    assert len(merged(first)) == 50
+
+
+def test_what_is_needed() -> None:
+    needed: dict[str, set[str]] = {name: set() for name in papers.SCALES}
+    for one in FEDBE.items.values():
+        for scale, found in needed.items():
+            found |= set().union(*(needs(c.setting) for c in FEDBE.cells(one.name, scale)))
+    every = {"cifar10", "cifar100", "tiny_imagenet"}
+    assert needed == {"smoke": set(), "short": every, "paper": every}
+
+
+def test_missing_data_are_told_together_and_the_rest_is_played(
+    call: Call, played: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = type(FEDBE).cells
+
+    def cells(paper: papers.Paper, item: str, scale: str, **more: tuple[str, ...]) -> list[Cell]:
+        found = real(paper, item, scale, **more)
+        far = found[1].setting.with_(data="cifar100", public_data="tiny_imagenet")
+        return [found[0], Cell(**vars(found[1]) | {"setting": far}), *found[2:]]
+
+    monkeypatch.setattr(type(FEDBE), "cells", cells)
+    answer = call("run", TABLE, *BAD)
+    assert answer.code == 1
+    assert played == [0]
+    assert answer.err == (
+        "missing data: cifar100, tiny_imagenet (1 cells wait for it): "
+        "fedrepro data prepare cifar100 && fedrepro data prepare tiny_imagenet\n"
+    )
+    assert "runs: 1 done" in answer.out
+    listed = call("run", TABLE, *BAD, "--list")
+    assert listed.code == 0
+    assert "(no cifar100, tiny_imagenet)" in listed.out
+
+
+def test_no_data_at_all(call: Call, played: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDREPRO_DATA", str(tmp_path / "nothing"))
+    answer = call("run", TABLE, "--scale", "short")
+    assert answer.code == 1
+    assert answer.err.startswith("missing data: cifar10 (8 cells wait for it): fedrepro data prepare cifar10\n")
+    assert "no runs needed" in answer.out
+
+
+def test_a_record_that_cannot_be_written_is_refused_first(
+    call: Call, played: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("fedrepro.core.paths.recorded_folder", lambda: tmp_path / "file" / "figures")
+    for command in (["run", TABLE, *GOOD, "--record"], ["reproduce", TABLE, "--record"], ["report", "--record"]):
+        answer = call(*command)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.startswith(f"fedrepro: cannot write into {tmp_path / 'file' / 'figures'}: ")
+    assert not played
+
+
+def test_accuracies_are_printed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = call("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--seeds", "2").out
+    found = [line.split() for line in out.splitlines()[-2:]]
+    assert found[0] == [TABLE, "seeds", "mean", "±", "std"]
+    name, network, seeds, mean, sign, spread = found[1]
+    assert (name, network, seeds, sign) == ("Step/FedAvg,", "ConvNet", "2", "±")
+    assert 0 <= float(mean) <= 100
+    assert float(spread) >= 0
+    cheapest = call("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--seeds", "2", "--cheapest")
+    assert (cheapest.code, cheapest.out) == (0, out)

@@ -1,0 +1,205 @@
+"""`fedrepro reproduce`: runs, notebooks, report; what is unchanged is left."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.cli_calls import FEDBE, TABLE, Call
+from fedrepro.cli import needs, parser, reproduce, unchanged
+from fedrepro.cli.unchanged import Traces
+from fedrepro.core import paths
+from fedrepro.core.files import write_atomically
+from fedrepro.notebooks import batch
+from fedrepro.report import report
+from fedrepro.runs import record
+
+
+def test_reproduce_executes_the_notebook(call: Call, jobs: list[batch.Job], tmp_path: Path) -> None:
+    answer = call("reproduce", "fedbe/figure1_simplex", "--seeds", "3", "--timeout", "2m", "--device", "cpu")
+    assert answer.code == 0, answer.err
+    (job,) = jobs
+    assert job.notebook == tmp_path / "notebooks" / "fedbe" / "figure1_simplex.ipynb"
+    assert job.output == tmp_path / "results" / "notebooks" / "fedbe" / "figure1_simplex.ipynb"
+    assert job.timeout == 120
+    made = tmp_path / "results" / "figures"
+    assert job.parameters == {"scale": "smoke", "seeds": 3, "device": "cpu", "out": str(made)}
+    for place in (job.output.parent.parent, made, made / "report.md", made / "report.html"):
+        assert str(place) in answer.out
+
+
+def test_reproduce_tells_which_notebook_failed(call: Call, jobs: list[batch.Job]) -> None:
+    answer = call("reproduce", "fedbe/figure1_simplex", "fedbe/figure8_confidence")
+    assert answer.code == 1
+    assert len(jobs) == 2
+    assert re.fullmatch(r"failed: .*figure8_confidence\.ipynb: KeyError: why\n", answer.err)
+
+
+def test_reproduce_records_into_the_repository(call: Call, jobs: list[batch.Job], tmp_path: Path) -> None:
+    assert call("reproduce", "fedbe/figure1_simplex", "--record").code == 0
+    assert jobs[0].parameters["out"] == str(tmp_path / "figures")
+
+
+def test_reproduce_of_everything(call: Call, jobs: list[batch.Job]) -> None:
+    answer = call("reproduce")  # the toy's FedBE runs fail: no public images
+    assert answer.code == 1
+    assert [job.notebook.stem for job in jobs] == [*FEDBE.items, "throughput", "01_one_round_by_hand"]
+
+
+def test_reproduce_stops_when_the_budget_is_spent(call: Call, jobs: list[batch.Job]) -> None:
+    answer = call("reproduce", TABLE, "--budget", "0.000001s")
+    assert answer.code == 1
+    assert not jobs  # a notebook would play all that the budget left out
+
+
+@pytest.fixture
+def made(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """List the notebooks that are executed: each writes a copy and a figure, that of Figure 8 fails."""
+    names: list[str] = []
+
+    def execute(wanted: list[batch.Job], **_: Any) -> list[batch.Result]:
+        for job in wanted:
+            names.append(job.output.stem)
+            write_atomically(job.output, b"{}")
+            place = Path(job.parameters["out"]) / "fedbe" / job.output.stem
+            write_atomically(place / "figure_smoke.png", b"picture")
+        return [batch.Result("figure8" not in job.notebook.name, 1.0, "KeyError: why") for job in wanted]
+
+    def write(folder: Path, folders: list[Path]) -> None:
+        names.append("report")
+        for name in ("report.md", "report.html"):
+            write_atomically(folder / name, b"")
+
+    monkeypatch.setattr(batch, "execute_all", execute)
+    monkeypatch.setattr(report, "write_report", write)
+    for name in ("table1_methods", "table2_targets", "figure1_simplex", "figure8_confidence"):
+        text: dict[str, Any] = {"cells": [{"cell_type": "code", "source": name, "metadata": {}, "outputs": []}]}
+        write_atomically(tmp_path / "notebooks" / "fedbe" / f"{name}.ipynb", json.dumps(text).encode())
+    return names
+
+
+SHORT = ["reproduce", TABLE, "--only", "ConvNet,Step,FedAvg"]
+
+
+def test_what_is_unchanged_is_not_made_again(
+    call: Call, made: list[str], played: list[int], tmp_path: Path
+) -> None:
+    first = call(*SHORT)
+    assert first.code == 0, first.err
+    assert f"executed: {TABLE} (1 s)" in first.out
+    assert made == ["table1_methods", "report"]
+    begun = time.perf_counter()
+    second = call(*SHORT)
+    assert time.perf_counter() - begun < 5
+    assert second.code == 0
+    assert second.out.startswith(f"unchanged: {TABLE}\nunchanged: report\nnotebooks: ")
+    assert "done" not in second.out
+    assert made == ["table1_methods", "report"]
+    assert played == [0]
+    assert call(*SHORT, "--timeout", "3s").out.startswith("unchanged")  # it says nothing of what is made
+
+
+@pytest.mark.parametrize(
+    "change", ["notebook", "outputs", "options", "run", "copy", "figure", "records", "library", "versions"]
+)
+def test_what_a_notebook_comes_from(
+    change: str, call: Call, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(*SHORT)
+    made.clear()
+    notebook, more = tmp_path / "notebooks" / f"{TABLE}.ipynb", list[str]()
+    text = json.loads(notebook.read_text())
+    if change in ("notebook", "outputs"):
+        text["cells"][0] |= {"source": "other"} if change == "notebook" else {"outputs": [1], "execution_count": 3}
+        notebook.write_text(json.dumps(text))
+    if change == "options":
+        more = ["--precision", "bfloat16"]
+    if change == "run":
+        next((tmp_path / "store").glob("*/record.json")).unlink()
+    if change == "copy":
+        (tmp_path / "results" / "notebooks" / f"{TABLE}.ipynb").unlink()
+    if change == "figure":
+        (tmp_path / "results" / "figures" / TABLE / "figure_smoke.png").unlink()
+    if change == "records":
+        write_atomically(tmp_path / "figures" / "fedbe" / "table2_targets" / "short.csv", b"row,column,seed\n")
+    if change in ("library", "versions"):
+        monkeypatch.setattr(unchanged, change, lambda: {"torch": "1"} if change == "versions" else "other")
+    answer = call(*SHORT, *more)
+    assert answer.code == 0, answer.err
+    assert ("table1_methods" in made) == (change != "outputs")
+    assert ("report" in made) == (change in ("library", "versions", "records", "options"))
+
+
+def test_a_failed_notebook_is_made_again(call: Call, made: list[str]) -> None:
+    for _ in range(2):
+        answer = call("reproduce", "fedbe/figure1_simplex", "fedbe/figure8_confidence")
+        assert answer.code == 1
+    assert made.count("figure8_confidence") == 2
+    assert made.count("figure1_simplex") == 1
+
+
+def test_out_and_labels_reach_the_notebook(call: Call, jobs: list[batch.Job], tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere"
+    answer = call(*SHORT, "--out", str(out), "--precision", "bfloat16")
+    assert answer.code == 0, answer.err
+    (job,) = jobs
+    assert job.parameters["out"] == str(out)
+    assert job.environment == {
+        "FEDREPRO_ONLY": '["ConvNet", "Step", "FedAvg"]',
+        "FEDREPRO_PRECISION": "bfloat16",
+    }
+    assert f"figures:   {out}" in answer.out
+    table = record.read(out, TABLE, "smoke")
+    assert list(zip(table["row"], table["column"], table["precision"])) == [("Step/FedAvg", "ConvNet", "bfloat16")]
+    both = call(*SHORT, "--out", str(out), "--record")
+    assert both.err == "fedrepro: --record writes into figures/ of the repository: leave out --out, or --record\n"
+    jobs.clear()
+    assert call("reproduce", "fedbe", "--only", "Step,ConvNet,FedBE w/o SWA").code == 1  # the toy cannot distil
+    assert [job.notebook.stem for job in jobs] == ["table1_methods", "figure1_simplex", "figure8_confidence"]
+
+
+def test_notebooks_of_no_paper_are_given_what_they_know(
+    call: Call, jobs: list[batch.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = call("reproduce", "performance", "tutorials")
+    assert answer.code == 0, answer.err
+    throughput, tutorial = jobs
+    assert throughput.notebook == tmp_path / "notebooks" / "performance" / "throughput.ipynb"
+    assert (throughput.parameters, tutorial.parameters) == ({}, {})  # files that are not there have no parameters
+    monkeypatch.setattr(paths, "recorded_folder", lambda: Path(paths.checkout() or "") / "figures")
+    options = parser().parse_args(["reproduce"])
+    job = reproduce._job("performance/throughput", Traces(options, tmp_path / "out"), options, None)
+    assert job["parameters"] == {"out": str(tmp_path / "out" / "performance")}
+
+
+def test_missing_data_put_notebooks_off(
+    call: Call, jobs: list[batch.Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDREPRO_DATA", str(tmp_path / "nothing"))
+    answer = call("reproduce", TABLE, "fedbe/figure1_simplex", "--scale", "short")
+    assert answer.code == 1
+    assert answer.err == (
+        "missing data: cifar10 (8 cells wait for it): fedrepro data prepare cifar10\n"
+        f"put off: {TABLE} (its data are missing)\n"
+    )
+    assert [job.notebook.stem for job in jobs] == ["figure1_simplex"]
+    assert "report:    " in answer.out
+
+
+def test_missing_packages_are_told_before_any_run(
+    call: Call, jobs: list[batch.Job], played: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    monkeypatch.setitem(sys.modules, "seaborn", None)
+    answer = call("reproduce", TABLE)
+    assert (answer.code, answer.out) == (2, "")
+    told = r"fedrepro: not installed: papermill, seaborn; notebooks need pip install -e '\.\[notebooks\]' in /.+\n"
+    assert re.fullmatch(told, answer.err)
+    assert not played
+    monkeypatch.setattr(paths, "checkout", lambda: None)
+    assert "fedrepro[" not in call("reproduce", TABLE).err
+    assert needs.advice("sklearn") == ""
