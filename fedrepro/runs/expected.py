@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,6 +58,13 @@ def forward_seconds(federation: Federation, state: State) -> float:
     return (time.perf_counter() - begun) / len(few)
 
 
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
 class Expected:
     """The longest round of each kind of run so far, and of those whose records the store holds."""
 
@@ -84,7 +92,7 @@ class Expected:
 
     def _look(self) -> dict[Kind, float]:
         rates: dict[Kind, float] = {}
-        paths = sorted(self._store.root.glob("*/record.json"), key=lambda path: -path.stat().st_mtime)
+        paths = sorted(self._store.root.glob("*/record.json"), key=_age)
         for path in paths[:LOOKED_AT]:
             try:
                 record = json.loads(path.read_bytes())

@@ -21,7 +21,7 @@ from fedrepro.methods import catalogue as methods
 from fedrepro.methods.measures import evaluate, hits, measured
 from fedrepro.runs.desk import KeepingDesk
 from fedrepro.runs.ended import reached, record_of
-from fedrepro.runs.expected import Expected, forward_seconds, work
+from fedrepro.runs.expected import Expected, forward_seconds
 from fedrepro.runs.machine import LOST, UNKNOWN, lost, provenance
 from fedrepro.runs.request import Outcome, Run
 from fedrepro.runs.sound import misnumbered
@@ -142,7 +142,6 @@ def _play(
     choice = federation.choice
     where = provenance(device) | {"engine": choice.engine, "engine_why": choice.why}
     forward = 0.0 if deadline is None else forward_seconds(federation, state)
-    expected = expected or forward * work(run.setting.asdict())
     desk = KeepingDesk(choice.engine, deadline=deadline, show=show, forward=forward)
     federation = replace(federation, desk=desk)
     while state.round < run.setting.rounds and not reached(run, rows, method.answer):

@@ -70,11 +70,10 @@ def test_a_first_round_of_a_new_kind_is_estimated_from_a_few_images(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = digits("fedavg", rounds=1)
-    slow = 30.0 / work(run.setting.asdict())
-    monkeypatch.setattr(runs, "forward_seconds", lambda *_: slow)
+    monkeypatch.setattr(runs, "forward_seconds", lambda *_: 1000.0)  # an image takes as long
     (outcome,) = play_all([run], store, budget=20.0)
-    assert (outcome.status, outcome.error) == ("paused", "stopped after round 0 of 1: one is thought to take 30 s")
-    assert not (store.root / outcome.key / "checkpoint.pt").exists()
+    assert outcome.status == "paused"
+    assert outcome.error.startswith("stopped inside round 1, after step 0 of ")
     monkeypatch.undo()
     assert play_all([run], store, budget=600.0)[0].status == "done"
 

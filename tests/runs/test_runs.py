@@ -17,10 +17,13 @@ import fedrepro
 from fedrepro import papers
 from fedrepro.core.files import StoreError
 from fedrepro.core.metrics import unpacked
+from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
+from fedrepro.core.state import State
 from fedrepro.federation.assemble import assemble
 from fedrepro.federation.federation import Federation
 from fedrepro.federation.loaded import fingerprint
+from fedrepro.methods import catalogue as methods
 from fedrepro.runs import desk
 from fedrepro.runs import play as runs
 from fedrepro.runs.machine import choose_device
@@ -179,13 +182,20 @@ def test_centralised_momentum_is_kept_and_matters(store: Store) -> None:
     assert isinstance(velocity, torch.Tensor)
     assert float(velocity.abs().max()) > 0
     key = key_of(run, store)
-    forgotten = Progress(type(saved.state)(1, saved.state.models, {}), saved.rows)
-    play(run, store)
-    with_memory = checkpoint(run, store)
-    (store.root / key / "record.json").unlink()
-    store.save(key, forgotten)
-    play(run, store)
-    assert not torch.equal(checkpoint(run, store).state.models.params, with_memory.state.models.params)
+    forgotten = State(1, saved.state.models)
+    federation, method = assemble(run.setting, run.seed), methods.build(run.setting)
+    after = [
+        method.round(state, federation, Streams(run.seed, 1))[0].models.params
+        for state in (saved.state, forgotten)
+    ]
+    assert not torch.equal(*after)
+    store.save(key, Progress(forgotten, saved.rows))
+    outcome = play(run, store)
+    assert outcome.status == "failed"  # it would go on to other numbers
+    assert "without 'velocity'" in outcome.error
+    store.save(key, saved)
+    assert play(run, store).status == "done"
+    assert torch.equal(checkpoint(run, store).state.models.params, after[0])
 
 
 GO_ON = """
