@@ -46,7 +46,10 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is not among an action's choices, with the nearest of them."""
         if action.choices is not None and value not in action.choices:
-            known = nearest(str(value), map(str, action.choices))
+            names = [*map(str, action.choices)]
+            known = nearest(str(value), names)
+            if action.option_strings and "; there are" not in known:
+                known += f"; there are {', '.join(names)}"
             raise argparse.ArgumentError(action, f"unknown {value!r}{known}")
 
     def error(self, message: str) -> NoReturn:

@@ -213,12 +213,17 @@ def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer["engines"] == {}
 
 
-@pytest.mark.parametrize("text", ["--scan width", "--budget 5", "--model resnet21", "--clients 0", "--device tpu"])
+@pytest.mark.parametrize("text", ["--scan width", "--budget 5", "--clients 0", "--device tpu"])
 def test_a_wrong_call_is_explained(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["bench", *text.split()])
     assert end.value.code == 2
     assert not capsys.readouterr().out
+
+
+def test_an_unknown_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--model", "resnet21"]) == 2
+    assert capsys.readouterr().err == "fedrepro: unknown model 'resnet21' (did you mean 'resnet20'?)\n"
 
 
 def test_all_takes_every_engine_that_can_run_here() -> None:

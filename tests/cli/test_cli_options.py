@@ -106,7 +106,10 @@ def test_no_budgets(text: str, call: Call) -> None:
         ("data prepare cifar10 --archiv x", "unknown option '--archiv' (did you mean '--archive'?)"),
         ("data list -v", "unknown option '-v'; there are --help"),
         ("runn x", "argument COMMAND: unknown 'runn' (did you mean 'run'?)"),
-        ("run x --scale papers", "argument --scale: unknown 'papers' (did you mean 'paper'?)"),
+        (
+            "run x --scale papers",
+            "argument --scale: unknown 'papers' (did you mean 'paper'?); there are smoke, short, paper",
+        ),
         ("data prepar x", "argument ACTION: unknown 'prepar' (did you mean 'prepare'?)"),
         ("new fedbe/x fedbe/y", "'fedbe/y' is one word too many"),
     ],
