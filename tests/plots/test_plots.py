@@ -410,7 +410,8 @@ def test_simplex_marks_corners_average_and_best() -> None:
 
 def test_simplex_says_its_scale_and_needs_no_data() -> None:
     points, accuracy = simplex_points()
-    figure = plots.simplex(points[1:], accuracy[1:], best=3, average=2, scale="smoke")
+    figure = plots.simplex(points[1:], accuracy[1:], best=3, average=2, scale="smoke", remark="seed 0 of 20")
+    assert says(figure, "seed 0 of 20")
     assert says(figure, "not comparable with the paper: smoke scale")
     assert "client 1" in texts(figure)  # no accuracy where that corner was not measured
     assert "client 2\n51.0 %" in texts(figure)
