@@ -53,7 +53,9 @@ def rounds(frame: pd.DataFrame, *, title: str = "", scale: str, looks: Mapping[s
     ends: list[list[End]] = []
     for axes, (row, column) in zip(grid.flat, [(row, column) for row in rows for column in columns]):
         panel = frame[(frame["partition"] == row) & (frame["network"] == column)]
-        axes.set_title(", ".join(str(part) for part in (row, column) if part))
+        own = panel["seed"].nunique()
+        seeds = f"{own} seed{'s' if own > 1 else ''}" if " to " in number else ""  # where panels differ
+        axes.set_title(", ".join(str(part) for part in (row, column, seeds) if part))
         ends.append(_lines(axes, panel, methods, last, looks))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, steps=[1, 2, 5, 10]))
         axes.grid(visible=False, axis="x")

@@ -30,6 +30,7 @@ def simplex(
     data: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     title: str = "",
     scale: str = "paper",
+    remark: str = "",
 ) -> Picture:
     """Draw FedBE's Figure 1: each client's data, and the test accuracy of models between the clients.
 
@@ -44,6 +45,7 @@ def simplex(
         data: features [N, 2], labels [N] and client [N] (0, 1, 2) of the training data, drawn at the left.
         title: above the figure.
         scale: smoke, short or paper.
+        remark: a small line under the figure, such as on how many seeds it looks like this.
 
     Raises:
         ValueError: shapes do not fit, a row is not a mixture, or best/average is not a row.
@@ -61,7 +63,7 @@ def simplex(
     if len(corners) != 3:
         raise ValueError(f"corners must name three clients, got {len(corners)}")
     figure = Picture(figsize=(7.2 if data is not None else 4.0, 3.7))
-    note(figure, [scale])
+    note(figure, [scale], *([remark] if remark else []))
     heading(figure, title)
     if data is None:
         _triangle(figure, points, accuracy, corners, best, average)

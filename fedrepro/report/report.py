@@ -14,13 +14,14 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.core.files import write_atomically
 from fedrepro.papers import SCALES, Paper
+from fedrepro.papers.judge import WORDS
 from fedrepro.report import layout
 from fedrepro.report.cells import judged, legend, printed
 from fedrepro.report.html import anchor, page
 from fedrepro.report.layout import Part, styled
 from fedrepro.report.markdown import markdown
 from fedrepro.report.pictures import Picture, notebook, pictures, relative
-from fedrepro.report.verdict import SCALE_OF, WORDS, claims, comparison, item_names, records
+from fedrepro.report.verdict import SCALE_OF, claims, comparison, item_names, records
 
 TITLE = "The papers' numbers and ours"
 HOW = """Each number that a paper prints stands beside what our runs recorded at paper scale: mean ± standard

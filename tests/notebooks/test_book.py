@@ -56,6 +56,15 @@ def test_the_best_points_leave_smoke_out_unless_there_is_nothing_else(
     assert list(book.points(best=True)["mean"]) == [12.0, 13.0]
 
 
+def test_a_point_has_the_setting_of_its_own_scale() -> None:
+    book = Book("fedbe/figure4_public_size", scale="smoke", seeds=1, device="cpu")
+    sources = ["paper", "recorded (short)", "this run (smoke)"]
+    points = pd.DataFrame({"row": "Step/FedBE, 5K public images", "column": "ResNet-20", "source": sources})
+    assert list(book.values(points, "public_images")) == [5000, 5000, 40]
+    unknown = points.assign(row="Step/FedBE, 7K public images")
+    assert book.values(unknown, "public_images").isna().all()
+
+
 def test_differences_are_seed_by_seed_at_the_largest_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     book = Book("fedbe/paper_vs_code", scale="smoke", seeds=1, device="cpu")
     lines = [("base", 0, 40.0), ("base", 1, 44.0), ("SWA", 0, 42.0), ("SWA", 1, 43.0), ("SWA", 2, 90.0)]

@@ -418,7 +418,8 @@ def test_simplex_marks_corners_average_and_best() -> None:
 
 def test_simplex_says_its_scale_and_needs_no_data() -> None:
     points, accuracy = simplex_points()
-    figure = plots.simplex(points[1:], accuracy[1:], best=3, average=2, scale="smoke")
+    figure = plots.simplex(points[1:], accuracy[1:], best=3, average=2, scale="smoke", remark="seed 0 of 20")
+    assert says(figure, "seed 0 of 20")
     assert says(figure, "not comparable with the paper: smoke scale")
     assert "client 1" in texts(figure)  # no accuracy where that corner was not measured
     assert "client 2\n51.0 %" in texts(figure)
@@ -754,6 +755,9 @@ def test_lines_of_a_panel_are_of_the_same_seeds() -> None:
     figure = plots.rounds(frame, scale="short")
     assert panels(figure)[0].lines[0].get_ydata() == pytest.approx([51, 52, 53])  # seed 0 alone, as FedBE has it
     assert says(figure, "seeds that only some lines have are left out")
+    two = pd.concat([frame.assign(network="A"), history(["FedAvg", "FedBE"], 3, 2).assign(network="B")])
+    titles = [axes.get_title("left") for axes in panels(plots.rounds(two, scale="short"))]
+    assert titles == ["A, 1 seed", "B, 2 seeds"]
     apart = pd.concat([history(["FedAvg"], 3, 1), history(["FedBE"], 3, 1).assign(seed=7)])
     assert says(plots.rounds(apart, scale="short"), "lines of different seeds")
     assert not says(plots.rounds(history(METHODS, 3, 2), scale="short"), "left out")

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
+from fedrepro.papers.judge import WORDS
 from fedrepro.report import layout
 from fedrepro.report.html import anchor
 from fedrepro.report.layout import Part, styled
 from fedrepro.report.markdown import escaped, table
 from fedrepro.report.pictures import notebook, pictures
 from fedrepro.report.report import HONEST, write_report
-from fedrepro.report.verdict import WORDS, comparison
+from fedrepro.report.verdict import comparison
 from fedrepro.runs import record
 
 ITEM = "table8_dirichlet"
