@@ -70,7 +70,7 @@ def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
             asked.append(run)
             yield run
 
-    ended = play_all(one_by_one(), store, device=device, budget=options.budget, report=_line)
+    ended = list(play_all(one_by_one(), store, device=device, budget=options.budget, report=_line))
     pairs = [(run, outcome) for run, outcome in zip(asked, ended)]
     return [
         (cell, run.seed, outcome) for run, outcome in pairs for cell in wanted.asking(run.setting, run.seed)
