@@ -22,6 +22,7 @@ from fedrepro.runs.store import Store
 
 Done = list[tuple[Cell, int, Outcome]]  # cell, seed, how its run ended
 FASTER = "this CPU has bfloat16: --precision bfloat16 trains about half as fast again (float32 is used)"
+COUNTED = 2000  # numbers asked for up to which all runs are listed beforehand
 NOTHING_YET = re.compile(r"after round 0 |inside round 1, after step 0 of \d+ of training 1\b")
 
 
@@ -70,7 +71,9 @@ def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
             asked.append(run)
             yield run
 
-    ended = play_all(one_by_one(), store, device=device, budget=options.budget, report=_line)
+    # A plan of usual size is known beforehand, so that the progress bar knows its end.
+    runs = list(one_by_one()) if wanted.count <= COUNTED else one_by_one()
+    ended = list(play_all(runs, store, device=device, budget=options.budget, report=_line))
     pairs = [(run, outcome) for run, outcome in zip(asked, ended)]
     return [
         (cell, run.seed, outcome) for run, outcome in pairs for cell in wanted.asking(run.setting, run.seed)
