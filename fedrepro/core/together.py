@@ -52,7 +52,7 @@ def settle(journal: Path) -> None:
     """Put in place what a killed process had decided to write, and remove what it had not; under the lock."""
     waiting = _waiting(journal)
     for name, new in waiting.items():
-        with told(journal.with_name(name)), contextlib.suppress(FileNotFoundError):
+        with told(journal.with_name(name)), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.replace(journal.with_name(new), journal.with_name(name))  # noqa: PTH105
     journal.unlink(missing_ok=True)
     scale = journal.name.removesuffix(JOURNAL)  # the names of the files begin with that of the journal
@@ -67,7 +67,7 @@ def _waiting(journal: Path) -> dict[str, str]:
         found = json.loads(journal.read_bytes())
         if not all(Path(name).name == name for pair in found.items() for name in pair):
             raise ValueError("names of other folders")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, AttributeError, TypeError) as error:
         raise StoreError(f"{journal} is damaged ({error}); remove it") from error
@@ -86,7 +86,7 @@ def snapshot(journal: Path, paths: Iterable[Path]) -> dict[Path, bytes]:
         try:
             waiting = _waiting(journal)
             found = {path: _content(path, waiting) for path in paths}
-        except FileNotFoundError:  # replaced meanwhile
+        except (FileNotFoundError, NotADirectoryError):  # replaced meanwhile
             continue
         if _stamps([journal, *paths]) == before:
             return {path: content for path, content in found.items() if content is not None}
@@ -101,7 +101,7 @@ def _content(path: Path, waiting: Mapping[str, str]) -> bytes | None:
         if new is not None and new.exists():
             return new.read_bytes()
         return path.read_bytes() if path.exists() else None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
