@@ -264,7 +264,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-SHORT = [TABLE, "--scale", "short", *ONE]
+SHORT = [TABLE, "--scale", "short", *TWO]
 FAILED = f"failed: {TABLE} Step/FedAvg, ConvNet, seed 0: "
 
 
@@ -285,7 +285,7 @@ def test_a_missing_data_file(call: Call, data: Path, tmp_path: Path) -> None:
     answer = call(*SHORT)
     assert answer.code == 1
     assert not list((tmp_path / "store").glob("*/"))  # no run was begun
-    assert answer.err == "missing data: cifar10 (1 cells wait for it): fedrepro data prepare cifar10\n"
+    assert answer.err == "missing data: cifar10 (1 cell waits for it): fedrepro data prepare cifar10\n"
     listed = call(*SHORT, "--list")
     assert listed.code == 0
     assert listed.out.endswith("(no cifar10)\n")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRA_ONLY = {"matplotlib", "seaborn", "papermill", "nbclient", "psutil", "timm", "triton"}  # imported late
 TOOLS = {  # what is run rather than imported, and where
     "jupyterlab": ("Makefile", "jupyter lab"),
-    "ipykernel": ("fedrepro/notebooks/batch.py", "ipykernel_launcher"),
+    "ipykernel": ("fedrepro/notebooks/job.py", "ipykernel_launcher"),
     "nbval": ("Makefile", "--nbval-lax"),
     "pytest-xdist": ("Makefile", "-n 2 --dist loadfile"),
 }
@@ -55,7 +55,7 @@ def imported(folder: str) -> dict[str, set[str]]:
     """Return package -> files, of packages that are not Python's own, wherever in a file they are asked for."""
     found: dict[str, set[str]] = {}
     files = sorted((ROOT / folder).rglob("*.py"))
-    own = {path.stem for path in files} | {"fedrepro"}
+    own = {path.stem for path in files} | {path.parent.name for path in files} | {"fedrepro"}
     for path in files:
         if "peers" in path.parts:  # runners of other projects, which lie in environments of their own
             continue

@@ -1,11 +1,9 @@
 """What commands need beside the core: the packages of the notebooks, and places that can be written."""
 
-import shlex
 import tempfile
 from pathlib import Path
 
-from fedrepro.core import paths
-from fedrepro.core.extras import NOTEBOOKS, need
+from fedrepro.core.extras import NOTEBOOKS, REMEDY, need
 
 FURTHER = ("jupyterlab", "nbformat", "jupyter_client", "IPython", "timm", *NOTEBOOKS)
 
@@ -26,10 +24,7 @@ def advice(module: str) -> str:
     """
     if module.partition(".")[0] not in FURTHER:
         return ""
-    root = paths.checkout()
-    if root is None:
-        return f"; notebooks need pip install {' '.join(NOTEBOOKS)}"
-    return f"; notebooks need pip install -e {shlex.quote('.[notebooks]')} in {root}"
+    return f"; {REMEDY}"
 
 
 def check_writable(folder: Path) -> None:

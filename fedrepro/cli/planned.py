@@ -114,4 +114,5 @@ def absent() -> set[str]:
 def absence(missing: Sequence[str], places: int) -> str:
     """Say which data sets are missing, for how many cells, and how they are brought."""
     commands = " && ".join(f"fedrepro data prepare {name}" for name in missing)
-    return f"missing data: {', '.join(missing)} ({places} cells wait for it): {commands}"
+    waiting = f"{places} cell{'s wait' if places > 1 else ' waits'} for it"
+    return f"missing data: {', '.join(missing)} ({waiting}): {commands}"

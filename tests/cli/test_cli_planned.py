@@ -81,7 +81,7 @@ def test_missing_data_are_told_together_and_the_rest_is_played(
     assert answer.code == 1
     assert played == [0]
     assert answer.err == (
-        "missing data: cifar100, tiny_imagenet (1 cells wait for it): "
+        "missing data: cifar100, tiny_imagenet (1 cell waits for it): "
         "fedrepro data prepare cifar100 && fedrepro data prepare tiny_imagenet\n"
     )
     assert "runs: 1 done" in answer.out
@@ -94,7 +94,7 @@ def test_no_data_at_all(call: Call, played: list[int], monkeypatch: pytest.Monke
     monkeypatch.setenv("FEDREPRO_DATA", str(tmp_path / "nothing"))
     answer = call("run", TABLE, "--scale", "short")
     assert answer.code == 1
-    assert answer.err.startswith("missing data: cifar10 (8 cells wait for it): fedrepro data prepare cifar10\n")
+    assert answer.err.startswith("missing data: cifar10 (15 cells wait for it): fedrepro data prepare cifar10\n")
     assert "no runs needed" in answer.out
 
 

@@ -18,7 +18,7 @@ def test_list(call: Call, tmp_path: Path) -> None:
         assert item.title in answer.out
     assert "smoke: 22 cells x 1 seeds; missing; " in answer.out
     assert (
-        "short: 8 cells x 2 seeds; missing; cifar10 (missing); 3.12 M images to train, 1.52 M to pred"
+        "short: 15 cells x 5 seeds; missing; cifar10 (missing); 12.9 M images to train, 6.02 M to predict"
         in answer.out
     )
     assert f"store: {tmp_path / 'store'}" in answer.out
