@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrepro.cli import known
 from fedrepro.cli.needs import check_notebooks, check_writable
+from fedrepro.cli.show import tell_damages
 from fedrepro.cli.unchanged import Traces
 from fedrepro.core import paths
 
@@ -46,7 +47,10 @@ def reproduce(options: argparse.Namespace) -> int:
         from fedrepro.report.report import write_report
 
         write_report(figures, folders=folders)
-        traces.keep_report(folders)
+        if tell_damages(folders):
+            good = False
+        else:
+            traces.keep_report(folders)
     print(f"notebooks: {paths.results_folder() / 'notebooks'} (from {root / 'notebooks'})")
     print(f"figures:   {figures}")
     print(f"report:    {figures / 'report.md'}\n           {figures / 'report.html'}")

@@ -1,6 +1,8 @@
 """`fedrepro data`, `fedrepro report` and `fedrepro new`: what there is, and what is added to it."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedrepro.core import paths
@@ -32,7 +34,18 @@ def report(options: argparse.Namespace) -> int:
     if not any(has_records(place) for place in folders):
         print(f"no records in {' or '.join(map(str, folders))}: the report has the papers' numbers alone")
     print("\n".join(map(str, written)))
-    return 0
+    return 1 if tell_damages(folders) else 0
+
+
+def tell_damages(folders: Sequence[Path]) -> bool:
+    """Say which records could not be read, and return whether there are any; the report holds all others."""
+    from fedrepro import papers
+    from fedrepro.report.found import damages
+
+    wrong = [text for name in papers.names() for text in damages(papers.load(name), folders).values()]
+    for text in wrong:
+        print(f"not read: {text}", file=sys.stderr)
+    return bool(wrong)
 
 
 def has_records(folder: Path) -> bool:

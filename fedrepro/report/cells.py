@@ -116,9 +116,19 @@ def judged(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
     if word == "not run":
         return left
     mark = MARKS.get(word, OTHER)
-    line = " ".join(part for part in (mark.sign, word, gap(cell)) if part)
+    line = " ".join(part for part in (mark.sign, word + _more(cell), gap(cell)) if part)
     both = f"{left or '–'} | {right}" if right else left
     return "\n".join(part for part in (both, line) if part)
+
+
+def _more(cell: Cell) -> str:
+    """Return how many more seeds could tell, behind "cannot tell"."""
+    more = cell.get("more_seeds", math.nan)
+    if cell["verdict"] != "cannot tell" or math.isnan(more):
+        return ""
+    if math.isinf(more):
+        return ": no number of seeds could"
+    return f": {more:.0f} more seed{'s' if more > 1 else ''}"
 
 
 def smaller(cell: Cell, places: Mapping[str, tuple[int, int]], scale: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.core.metrics import unpacked
-from fedrepro.papers import Gain, Paper
+from fedrepro.papers import SCALES, Gain, Paper
 from fedrepro.papers.metrics import metric
 from fedrepro.runs import record
 
@@ -83,7 +83,7 @@ def _files(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> Iter
                 others.setdefault(name, {}).setdefault((row, column), []).append(cell[1:])
     for folder in folders:
         for name, names in others.items():
-            table = _table(folder, f"{paper.name}/{name}", scale)
+            table = _sound(folder, f"{paper.name}/{name}", scale)
             for (row, column), own in names.items():
                 lines = table[(table["row"] == row) & (table["column"] == column)]
                 yield from (lines.assign(row=r, column=c) for r, c in own if len(lines))
@@ -96,6 +96,27 @@ def _table(folder: Path, item: str, scale: str) -> pd.DataFrame:
     path = folder / item / f"{scale}.csv"
     stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None
     return _read(folder, item, scale, stamp)
+
+
+def _sound(folder: Path, item: str, scale: str) -> pd.DataFrame:
+    """Read another item's file, or nothing where it is damaged: that is told where its own item is shown."""
+    try:
+        return _table(folder, item, scale)
+    except (ValueError, OSError):
+        return pd.DataFrame(columns=record.RUN_COLUMNS)
+
+
+def damages(paper: Paper, folders: Iterable[Path]) -> dict[str, str]:
+    """Return for each item of a paper whose records cannot be read what is wrong; it names file and line."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        for item in dict.fromkeys([*paper.items, *paper.reported["item"]]):
+            for scale in SCALES:
+                try:
+                    _table(folder, f"{paper.name}/{item}", scale)
+                except (ValueError, OSError) as error:
+                    found.setdefault(item, str(error))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -112,7 +133,7 @@ def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[flo
     kinds = paper.reported.drop_duplicates("item", keep="first").set_index("item")["metric"]
     for item in paper.items:
         if metric(str(kinds.get(item, "test_acc_pct"))).unit == "%":
-            tables += [_table(folder, f"{paper.name}/{item}", "paper") for folder in folders]
+            tables += [_sound(folder, f"{paper.name}/{item}", "paper") for folder in folders]
     if not (tables := [table for table in tables if len(table)]):
         return []
     every = pd.concat(tables)

@@ -5,7 +5,7 @@ gives the same bytes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from fedrepro import papers
 from fedrepro.core.files import write_atomically
 from fedrepro.papers import SCALES, Paper
 from fedrepro.papers.judge import WORDS
+from fedrepro.papers.judged import rates_table
 from fedrepro.report import layout
 from fedrepro.report.cells import judged, legend, printed
+from fedrepro.report.found import damages
 from fedrepro.report.html import anchor, page
 from fedrepro.report.layout import Part, styled
 from fedrepro.report.markdown import markdown
@@ -24,17 +26,23 @@ from fedrepro.report.pictures import Picture, notebook, pictures, relative
 from fedrepro.report.verdict import SCALE_OF, claims, comparison, item_names, records
 
 TITLE = "The papers' numbers and ours"
-HOW = """Each number that a paper prints stands beside what our runs recorded at paper scale: mean ± standard
-deviation (number of seeds). “reproduced”: the means differ by at most 3 standard errors (SE) of their
-difference, or by at most 0.5 points where no spread is known; for one seed of ours the paper's spread stands
-in, and where the paper prints none, its number counts as one run with our spread. “off”: they differ by
-more. “not run”: there is no run at paper scale."""
+HOW = """Each number that a paper prints stands beside the mean of our seeds at paper scale, ± their standard
+deviation (number of seeds). Under it: the gap, ours less the paper's, with its 90 % interval. “reproduced”: the
+interval lies inside the margin, half of the effect that the table is about (one point where no claim says
+more), and the gap does not differ from zero. “reproduced, with a difference”: inside, but different from zero.
+“off”: different, and not inside. “cannot tell”: neither, with the number of further seeds that could tell.
+Where a spread is not known, that of other seeds stands in. “tuned”: the setting was chosen by the paper's
+number. Cells that show the same runs have one verdict."""
 HONEST = """Smoke and short runs are no reproductions. Smoke runs use other, tiny data to show that all works;
 short runs use fewer images, rounds or epochs than the paper. Their numbers have tables of their own, and no
 verdict ever rests on them."""
-CLAIMS = """Each sentence that the paper draws from its numbers, checked on the means of those numbers and of
-our records. A claim may fail on the paper's own numbers. That it holds in a short or smoke run confirms
+CLAIMS = """Each sentence that the paper draws from its numbers: on the means of those numbers, and on
+differences of our runs, paired by seed. “holds”: every comparison is above zero, by its 90 % interval. “fails”:
+one is below zero. A claim may fail on the paper's own numbers. That it holds in a short or smoke run confirms
 nothing."""
+RATES = """How often each word falls, in percent, where the true gap is known: a simulation in which the paper
+prints the spread of its five runs and seeds scatter by a quarter of the margin. “off” without a gap, and
+“reproduced” at a margin or more, are wrong."""
 FIRST = ("reproduced", "off", "cannot tell", "not run")  # told of every paper, also where there is none
 
 
@@ -121,6 +129,8 @@ def document(folder: Path, folders: Sequence[Path]) -> dict[str, Any]:
         "honest": " ".join(HONEST.split()),
         "how": " ".join(HOW.split()),
         "claims_text": " ".join(CLAIMS.split()),
+        "rates_text": " ".join(RATES.split()),
+        "rates": Part(styled(rates_table().set_index(["true gap", "seeds"]), caption="The judge's own rates")),
         "papers": chapters,
         "counts": _counts(chapters),
         "words": words,
@@ -130,13 +140,19 @@ def document(folder: Path, folders: Sequence[Path]) -> dict[str, Any]:
 def _chapter(paper: Paper, folder: Path, folders: Sequence[Path], found: list[pd.DataFrame]) -> Chapter:
     """Return what is known of a paper; what its records are is added to `found`."""
     waiting, sections, verdicts = [], [], []
-    tables = {item: comparison(paper, item, folders) for item in item_names(paper)}
+    damaged = damages(paper, folders)
+    readable = {item: () if item in damaged else folders for item in item_names(paper)}
+    tables = {item: comparison(paper, item, places) for item, places in readable.items()}
     for item, table in tables.items():
-        made = {scale: records(paper, item, scale, folders) for scale in reversed(SCALES)}
+        made = {scale: records(paper, item, scale, readable[item]) for scale in reversed(SCALES)}
         found += [lines for lines in made.values() if len(lines)]
         verdicts += list(table["verdict"])
         if item in paper.items or any(map(len, made.values())):
-            sections.append(_section(paper, item, table, made, folder, folders))
+            section = _section(paper, item, table, made, folder, folders)
+            unread = (
+                f"{section.about} Its records are not read: {damaged[item]}" if item in damaged else section.about
+            )
+            sections.append(replace(section, about=unread))
         else:
             waiting.append((item, _waiting(table)))
     sections.sort(key=lambda section: -SCALES.index(section.scale) if section.scale else 1)

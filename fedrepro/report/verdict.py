@@ -22,7 +22,7 @@ from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
 from fedrepro.papers.reported import STATUSES
 from fedrepro.papers.reported import decimals as decimals
-from fedrepro.report.found import censored, noise_floors, records, scattered
+from fedrepro.report.found import censored, damages, noise_floors, records, scattered
 
 COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
@@ -237,10 +237,14 @@ def contrasts(paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame
     return pd.DataFrame([{"claim": c.id, "item": c.item} | vars(one) for c, one in found], columns=names)
 
 
-def _seeds(paper: Paper, scale: str, folders: Iterable[Path]) -> dict[Key, Seeds]:
-    """Return the results behind every cell by seed and precision; NaN for one that is only a lower bound."""
+def _seeds(paper: Paper, scale: str, folders: Sequence[Path]) -> dict[Key, Seeds]:
+    """Return the results behind every cell by seed and precision; NaN for one that is only a lower bound.
+
+    Items whose records are damaged are left out.
+    """
     found: dict[Key, Seeds] = {}
-    for item in item_names(paper):
+    damaged = damages(paper, folders)
+    for item in (item for item in item_names(paper) if item not in damaged):
         table = records(paper, item, scale, folders)
         table["result"] = table["result"].where(~censored(table))
         for (row, column), lines in table.groupby(["row", "column"]):

@@ -18,6 +18,7 @@ from fedrepro.core.files import write_atomically
 from fedrepro.notebooks import batch
 from fedrepro.report import report
 from fedrepro.runs import record
+from fedrepro.runs.record import RUN_COLUMNS
 from fedrepro.runs.request import Outcome, Run
 
 
@@ -131,7 +132,8 @@ def test_what_a_notebook_comes_from(
     if change == "figure":
         (tmp_path / "results" / "figures" / TABLE / "figure_smoke.png").unlink()
     if change == "records":
-        write_atomically(tmp_path / "figures" / "fedbe" / "table2_targets" / "short.csv", b"row,column,seed\n")
+        head = ",".join(RUN_COLUMNS).encode()
+        write_atomically(tmp_path / "figures" / "fedbe" / "table2_targets" / "short.csv", head + b"\n")
     if change in ("library", "versions"):
         monkeypatch.setattr(unchanged, change, lambda: {"torch": "1"} if change == "versions" else "other")
     answer = call(*SHORT, *more)

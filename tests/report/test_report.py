@@ -12,6 +12,7 @@ import pytest
 from fedrepro import papers
 from fedrepro.papers.judge import WORDS
 from fedrepro.report import layout
+from fedrepro.report.cells import judged
 from fedrepro.report.html import anchor
 from fedrepro.report.layout import Part, styled
 from fedrepro.report.markdown import escaped, table
@@ -192,6 +193,20 @@ def test_it_says_with_what_it_was_made(report: tuple[str, str]) -> None:
     assert r"cpu: \<A\> &amp; B\|C" in md
 
 
+def test_damaged_records_keep_no_other_item_away(tmp_path: Path) -> None:
+    figures = fill(tmp_path / "figures")
+    before = written(figures)[0]
+    path = figures / "fedbe" / "table8_dirichlet" / "paper.csv"
+    path.write_text("<<<<<<< HEAD\n" + path.read_text())
+    md, html = written(figures)
+    assert f"Its records are not read: {path}, line 1: a conflict marker of git" in html
+    assert "72.5 ± 0.00 (5)" in before
+    assert "72.5 ± 0.00 (5)" not in md
+    others = [line for line in before.splitlines() if line.startswith("### ") and "claims" not in line]
+    assert others
+    assert all(line in md for line in others)
+
+
 def test_without_records(tmp_path: Path) -> None:
     md, html = written(tmp_path)
     assert "There are no records yet" in md
@@ -333,3 +348,22 @@ def test_everything_is_escaped() -> None:
 def test_an_anchor_is_made_of_the_words() -> None:
     assert anchor("fedbe/Table 1: A_b!") == "fedbe-table-1-a-b"
     assert anchor("...") == "part"
+
+
+def test_more_seeds_stand_behind_cannot_tell() -> None:
+    cell: dict[str, Any] = {
+        "paper_mean": 70.0,
+        "paper_std": float("nan"),
+        "status": "ok",
+        "metric": "test_acc_pct",
+        "verdict": "cannot tell",
+        "gap_points": float("nan"),
+    }
+    for more, told in ((4.0, "4 more seeds"), (1.0, "1 more seed"), (float("inf"), "no number of seeds could")):
+        assert judged(cell | {"more_seeds": more}, {}).endswith(f"? cannot tell: {told}")
+
+
+def test_the_judge_tells_its_own_rates(report: tuple[str, str]) -> None:
+    for text in report:
+        assert "How often the verdicts are wrong" in text
+    assert "| 3 | 94.3 | 2.0 | 0.0 | 3.7 |" in report[0]
