@@ -99,18 +99,18 @@ def find(
     worst = min(contrasts, key=lambda one: one.low if one.seeds > 1 else one.mean)
     above = sum(one.mean > 0 for one in contrasts)
     known = f"{len(contrasts)} of {len(every)} known: " if len(contrasts) < len(every) else ""
-    return Finding(status, f"{known}{above} of {len(contrasts)} above zero; worst {told(worst)}", contrasts)
+    return Finding(status, f"{known}{above} of {len(contrasts)} above zero; least {told(worst)}", contrasts)
 
 
 def told(contrast: Contrast) -> str:
-    """Return a contrast in words: "Step, ConvNet: +2.1 [0.9, 3.3] over 3 seeds, above zero in 3"."""
+    """Return a contrast in words: "Step, ConvNet: +2.1 [+0.9, +3.3] over 3 seeds, P(above) 1.00 [0.56, 1.00]"."""
     name = f"{contrast.label}: " if contrast.label else ""
     if contrast.seeds == 1:
         return f"{name}{contrast.mean:+.2f} on one seed"
-    above = f"{contrast.share * contrast.seeds:g}"
+    above = f"P(above) {contrast.share:.2f} [{contrast.share_low:.2f}, {contrast.share_high:.2f}]"
     shown = f"{contrast.mean:+.2f} [{contrast.low:+.2f}, {contrast.high:+.2f}] over {contrast.seeds} seeds"
     small = "; smaller than the paper could have seen" if contrast.too_small else ""
-    return f"{name}{shown}, above zero in {above}{small}"
+    return f"{name}{shown}, {above}{small}"
 
 
 @lru_cache

@@ -96,12 +96,13 @@ def ours(cell: Cell, places: Mapping[str, tuple[int, int]], name: str) -> str:
 
 
 def gap(cell: Cell) -> str:
-    """Return ours minus the paper's with its interval, where they are known: "−1.2 [−2.0, −0.4]"."""
+    """Return ours minus the paper's, its interval and E_n, where known: "−1.2 [−2.0, −0.4], E_n −1.1"."""
     if not math.isfinite(cell["gap_points"]):
         return ""
     low, high = cell.get("gap_low", math.nan), cell.get("gap_high", math.nan)
     around = f" [{signed(low)}, {signed(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{signed(cell['gap_points'])}{around}"
+    en = cell.get("e_n", math.nan)
+    return f"{signed(cell['gap_points'])}{around}" + (f", E_n {signed(en)}" if math.isfinite(en) else "")
 
 
 def signed(value: float) -> str:

@@ -16,8 +16,8 @@ from fedrepro.papers import SCALES, Paper
 from fedrepro.papers.claims import Key, check, needed_cells
 from fedrepro.papers.contrasts import Contrast, Seeds, find
 from fedrepro.papers.gap import pooled
+from fedrepro.papers.judge import JUDGED, judge
 from fedrepro.papers.judge import WORDS as WORDS
-from fedrepro.papers.judge import judge
 from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
 from fedrepro.papers.reported import STATUSES
@@ -84,6 +84,9 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     for cell in cells:
         mine = {scale: groups[cell] for scale, groups in made.items() if cell in groups}
         line = _line(paper, (item, *cell), mine, others)
+        if cell in floors:
+            said = f"the noise floor of the test set is {floors[cell]:.2f} points"
+            line["note"] = "; ".join(filter(None, (line["note"], said)))
         lines.append({"row": cell[0], "column": cell[1], "noise_floor": floors.get(cell, math.nan)} | line)
     return pd.DataFrame(lines, columns=COLUMNS)
 
@@ -153,6 +156,9 @@ def _verdict(
     notes = [own] if own else []
     notes += [f"the same runs as {', '.join(home)}, judged there"] if home != cell else []
     notes += [f"tuned: {tuned}"] if verdict.word == "tuned" else []
+    if verdict.word in JUDGED:
+        notes.append(f"margin {within.points:g} ({within.reason})")
+        notes += [f"spread borrowed ({verdict.prior})"] if verdict.prior else []
     notes += [] if metric(number["metric"]).judged else [f"no accuracy but {number['metric']}: never judged"]
     line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
     line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}

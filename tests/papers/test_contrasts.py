@@ -47,12 +47,15 @@ class TestGreater:
 
     def test_one_seed_cannot_tell(self) -> None:
         found = find(above(), {A: seeds(79.0), B: seeds(70.0)})
-        assert (found.status, found.detail) == ("cannot tell", "1 of 1 above zero; worst +9.00 on one seed")
+        assert (found.status, found.detail) == ("cannot tell", "1 of 1 above zero; least +9.00 on one seed")
 
     def test_noise_cannot_tell(self) -> None:
         found = find(above(), {A: seeds(72.0, 70.0, 71.0), B: seeds(70.0, 71.0, 70.0)})
         assert found.status == "cannot tell"
-        assert found.detail == "1 of 1 above zero; worst +0.67 [-1.91, +3.24] over 3 seeds, above zero in 2"
+        assert (
+            found.detail
+            == "1 of 1 above zero; least +0.67 [-1.91, +3.24] over 3 seeds, P(above) 0.67 [0.24, 0.94]"
+        )
 
     def test_below_fails(self) -> None:
         assert find(above(), {A: seeds(70.0, 60.0, 80.0), B: seeds(72.0, 63.0, 84.0)}).status == "fails"
@@ -80,7 +83,7 @@ class TestGreater:
         found = find(claim, {A: seeds(72.0, 63.0, 84.0), B: seeds(70.0, 60.0, 80.0)})
         assert found.status == "partly run"
         assert found.detail.startswith(
-            "1 of 2 known: 1 of 1 above zero; worst x: +3.00 [+1.31, +4.69] over 3 seeds"
+            "1 of 2 known: 1 of 1 above zero; least x: +3.00 [+1.31, +4.69] over 3 seeds"
         )
         found = find(claim, {A: seeds(67.0, 57.0, 76.0), B: seeds(70.0, 60.0, 80.0)})
         assert found.status == "fails"  # one failing comparison is enough

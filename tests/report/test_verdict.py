@@ -25,6 +25,7 @@ from fedrepro.report.verdict import (
 from fedrepro.runs import record
 
 NAN = math.nan
+MARGIN = "margin 1 (no claim says more)"
 CELL = ["item", "row", "column"]
 Lines = list[dict[str, Any]]
 Write = Callable[..., Path]
@@ -129,7 +130,7 @@ class TestComparison:
         )
         assert (line.margin, line.margin_reason) == (1.0, "no claim says more")
         assert line.more_seeds == math.inf  # the paper's own number is known to some points only
-        assert line.note == ""
+        assert line.note == "margin 1 (no claim says more)"
 
     def test_cells_of_the_same_runs_have_one_verdict(self, write: Write) -> None:
         # FedBE + FedProx with the ConvNet stands in Tables 4 and 7; Table 4 is the first that prints it.
@@ -200,7 +201,7 @@ class TestComparison:
         other = [{"seed": 7, "result": 10.0, "setting_key": "other", "date": "2026-05-05"}]
         line = only(comparison(paper_with({}), "t", [write(results(60.0, 62.0) + other)]))
         assert (line.recorded_mean, line.recorded_seeds) == (61.0, 2)
-        assert line.note == "paper scale has records of 2 settings, used is k (2 seeds)"
+        assert line.note == f"{MARGIN}; paper scale has records of 2 settings, used is k (2 seeds)"
 
     def test_another_setting_in_a_later_folder_takes_no_seed_away(self, write: Write) -> None:
         earlier = write(results(60.0, 61.0, 62.0), folder="figures")
@@ -212,7 +213,10 @@ class TestComparison:
         other = [{"seed": 7, "result": 10.0, "setting_key": "a", "date": "2026-05-05"}]
         line = only(comparison(paper_with({"note": "first"}), "t", [write(results(60.0) + other)]))
         assert line.recorded_mean == 10.0
-        assert line.note == "first; paper scale has records of 2 settings, used is a (1 seed)"
+        borrowed = "spread borrowed (ours: the paper's runs)"
+        assert line.note == (
+            f"first; {MARGIN}; {borrowed}; paper scale has records of 2 settings, used is a (1 seed)"
+        )
 
     def test_of_precisions_with_as_many_seeds_float32(self, write: Write) -> None:
         full = results(60.0, precision="float32")
@@ -247,7 +251,8 @@ class TestComparison:
     def test_rounds_are_judged_by_a_rule_of_their_own(self, write: Write) -> None:
         paper = paper_with({"metric": "rounds_to_target", "mean": 100.0, "std": NAN, "runs": NAN})
         line = only(comparison(paper, "t", [write(results(104.0, 104.0))]))
-        assert (line.verdict, line.gap_points, line.note) == ("reproduced, with a difference", 4.0, "")
+        assert (line.verdict, line.gap_points) == ("reproduced, with a difference", 4.0)
+        assert line.note.endswith("; spread borrowed (the paper's: these seeds)")
         assert (line.margin, line.margin_reason) == (10.0, "10 % of the number: no claim says more")
 
     def test_labels_that_look_like_numbers(self, write: Write) -> None:
@@ -300,7 +305,7 @@ class TestCensored:
     def test_all_of_them_far_above_the_paper(self, write: Write, targets: Paper) -> None:
         line = only(comparison(targets, "t", [write(results(40.0, 40.0, censored=1))]))
         assert (line.verdict, math.isnan(line.recorded_mean)) == ("off", True)
-        assert line.note == "paper scale: 2 of 2 seeds did not reach the target within 40 rounds"
+        assert line.note.endswith("; paper scale: 2 of 2 seeds did not reach the target within 40 rounds")
 
     def test_a_smaller_scale_says_it_too(self, write: Write, targets: Paper) -> None:
         line = only(comparison(targets, "t", [write(results(2.0, censored=1), scale="smoke")]))
@@ -310,7 +315,8 @@ class TestCensored:
     @pytest.mark.parametrize("facts", [{"censored": 0}, {"censored": None}, {}])
     def test_none_where_the_record_names_none(self, write: Write, targets: Paper, facts: dict[str, Any]) -> None:
         line = only(comparison(targets, "t", [write(results(20.0, 21.0, **facts))]))
-        assert (line.verdict, line.recorded_mean, line.note) == ("cannot tell", 20.5, "")
+        assert (line.verdict, line.recorded_mean) == ("cannot tell", 20.5)
+        assert line.note == "margin 2 (10 % of the number: no claim says more)"
 
     def test_a_claim_about_it_is_neither_run_nor_not(self, write: Write, targets: Paper) -> None:
         assert math.isnan(values(targets, "paper", [write(results(40.0, censored=1))])["t", "A", "x"])
@@ -350,7 +356,7 @@ def test_claims(write: Write) -> None:
     assert (claim["paper's own numbers"], claim["paper scale"]) == ("holds", "fails")
     assert (claim["short"], claim["smoke"]) == ("not run", "holds")
     assert claim["paper scale: detail"] == (
-        "0 of 1 above zero; worst -5.00 [-5.00, -5.00] over 3 seeds, above zero in 0"
+        "0 of 1 above zero; least -5.00 [-5.00, -5.00] over 3 seeds, P(above) 0.00 [0.00, 0.43]"
     )
     assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
     assert set(table.loc["sgd-more-sensitive-to-noisy-labels"][["paper scale", "smoke"]]) == {"to be seen"}
