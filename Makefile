@@ -36,7 +36,7 @@ lab: .venv/.notebooks  ## open the notebooks in JupyterLab
 # The same closed room as in the tests (tests/conftest.py), so that the tests find the same outputs.
 notebooks: .venv/.notebooks  ## run every notebook with its default parameters and store its outputs in it
 	@room=$$(mktemp -d) && trap 'rm -rf "$$room"' EXIT && mkdir "$$room/runs" "$$room/data" && \
-	find notebooks -name '*.ipynb' -not -path '*/.*' -print0 | sort -z | \
+	find notebooks -name '*.ipynb' -not -path '*/.*' -not -path '*/optional/*' -print0 | sort -z | \
 	FEDREPRO_RUNS="$$room/runs" FEDREPRO_DATA="$$room/data" CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2 \
 	xargs -0 $(BIN)/python -m fedrepro.notebooks.batch
 

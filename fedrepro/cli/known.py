@@ -81,7 +81,10 @@ def _papers() -> Path:
 
 
 def other_notebooks() -> list[str]:
-    """Return the keys of the notebooks that belong to no paper, such as "tutorials/01_one_round_by_hand"."""
+    """Return the keys of the notebooks that belong to no paper, such as "tutorials/01_one_round_by_hand".
+
+    Those in folders below, such as tutorials/optional, are for people alone: no command executes them.
+    """
     root = paths.checkout()
     files = sorted((root / "notebooks").glob("[!._]*/[!._]*.ipynb")) if root else []
     return [

@@ -8,6 +8,7 @@ from fedrepro.plots.drawing import round_drawing
 from fedrepro.plots.federation import partition
 from fedrepro.plots.looks import LOOKS, Look, look
 from fedrepro.plots.performance import bars, scaling
+from fedrepro.plots.plane import mixtures, plane, varied
 from fedrepro.plots.save import save
 from fedrepro.plots.style import Picture, shades, style
 from fedrepro.plots.sweep import sweep
@@ -23,7 +24,9 @@ __all__ = [
     "confidence",
     "look",
     "methods",
+    "mixtures",
     "partition",
+    "plane",
     "round_drawing",
     "rounds",
     "save",
@@ -33,4 +36,5 @@ __all__ = [
     "simplex",
     "style",
     "sweep",
+    "varied",
 ]

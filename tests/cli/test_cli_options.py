@@ -158,7 +158,11 @@ def test_the_parsers_names_are_the_librarys() -> None:
 
 
 def test_a_name_that_nobody_knows_is_answered_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notebooks = {"tutorials/01_one_round_by_hand", "performance/throughput"}
+    notebooks = {
+        "tutorials/01_one_round_by_hand",
+        "tutorials/02_ensembles_on_a_swiss_roll",
+        "performance/throughput",
+    }
     assert set(known.keys([], notebooks=True)) == notebooks | set(known.keys([]))
     assert (
         known.keys(["fedbe/table2_targets", "fedbe"])[0] == "fedbe/table2_targets"

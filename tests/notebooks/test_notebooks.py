@@ -19,6 +19,7 @@ FOUND = sorted(
     path.relative_to(ROOT / "notebooks")
     for path in (ROOT / "notebooks").rglob("*.ipynb")
     if ".ipynb_checkpoints" not in path.parts and not path.name.endswith(".failed.ipynb")
+    if "optional" not in path.parts  # never executed: tests/notebooks/test_tutorials.py has their rules
 )
 PAPERS = sorted(
     {path.parts[0] for path in FOUND if len(path.parts) > 1 and path.parts[0] not in FREE}
