@@ -87,7 +87,7 @@ def gains(item: str) -> pd.DataFrame:
     """Return the paper's claims of the form "A is above B", as differences paired by seed at the largest scale.
 
     Returns:
-        Columns claim (its id), comparison, "A − B, points", "90 % interval", seeds, "seeds above 0".
+        Columns claim (its id), comparison, "A − B, points", "90 % interval", seeds, "seeds above 0, a tie half".
         No lines where nothing is recorded.
 
     Raises:
@@ -96,7 +96,7 @@ def gains(item: str) -> pd.DataFrame:
     found = given.item_of(item)
     paper = papers.load(found.paper)
     scale = _largest(verdict.comparison(paper, found.name, folders()))
-    columns = ["claim", "comparison", "A − B, points", "90 % interval", "seeds", "seeds above 0"]
+    columns = ["claim", "comparison", "A − B, points", "90 % interval", "seeds", "seeds above 0, a tie half"]
     lines = [
         (
             one.claim,
@@ -127,7 +127,7 @@ def _at_scale(paper: Paper, item: Item, cells: pd.DataFrame, scale: str) -> str:
     number += " seed each" if number == "1" else " seeds each"
     text = f"Recorded at {scale} scale: {done} of {len(wanted)} cells, {number}."
     if scale != "paper":
-        return f"{text} Far smaller runs than the paper's: their order can be looked at, their height cannot."
+        return f"{text} These runs are much smaller than the paper's: compare their order, not their height."
     words = run["verdict"].value_counts()
     return f"{text} Judged against the paper: {', '.join(f'{word} {count}' for word, count in words.items())}."
 
@@ -153,7 +153,8 @@ def _gains_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
         + (" (one seed)" if one.seeds == 1 else f" ({one.low:+.1f} to {one.high:+.1f}, {one.seeds} seeds)")
         for one in own
     ]
-    return [f'The paper says: "{claim.text}" Recorded, paired by seed, with 90 % intervals: {"; ".join(said)}.']
+    how = "Recorded, paired by seed, with 90 % intervals"
+    return [f"The paper's claim, in our words: {claim.text} {how}: {'; '.join(said)}."]
 
 
 def _claims_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
