@@ -56,7 +56,14 @@ CELLS: tuple[str | tuple[str, ...], ...] = (
 
 ## 1. The item and its claim
 
-Title, place and claim stand in `fedrepro/papers/{paper}/items.toml`; section 3 prints them.
+Title, place and claim stand in `fedrepro/papers/{paper}/items.toml`; section 3 prints them.""",
+    (
+        """from fedrepro.notebooks import recorded
+
+print(recorded.answer("{paper}/{item}"))
+recorded.picture("{paper}/{item}")""",
+    ),
+    """What each scale of this notebook is:
 
 | scale | data | what it is for | cost |
 |---|---|---|---|

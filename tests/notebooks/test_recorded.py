@@ -1,0 +1,84 @@
+"""The first screen of a notebook: what is recorded of its item, and the picture of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.core import paths
+from fedrepro.notebooks import recorded
+from fedrepro.runs import record
+from fedrepro.runs.machine import provenance
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks" / "fedbe").glob("*.ipynb"))
+PIXEL = (
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (1520).to_bytes(4, "big") + (400).to_bytes(4, "big") + b"\x08\x02\0\0\0"
+)  # the head of a picture of 1520 x 400 pixels
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that stands for the repository's records."""
+    monkeypatch.setattr(recorded, "folders", lambda: [tmp_path])
+    made = tmp_path / "fedbe" / "table5_cifar100"
+    made.mkdir(parents=True)
+    return made
+
+
+def test_nothing_recorded_is_said_plainly(folder: Path) -> None:
+    said = recorded.answer("fedbe/table5_cifar100").splitlines()
+    assert said[0] == "Not run at paper scale: no number is judged against the paper's."
+    assert said[1].startswith("Not run at short scale either")
+    assert said[2] == "Claims about this item: 1; on the paper's own numbers holds 1."
+    assert len(recorded.gains("fedbe/table5_cifar100")) == 0
+    assert recorded.picture("fedbe/table5_cifar100") is None
+
+
+def test_a_short_record_is_said_with_its_seeds_and_gains(folder: Path) -> None:
+    lines = [("Step/FedAvg", 0, 30.0), ("Step/FedAvg", 1, 32.0), ("Step/FedBE", 0, 31.0), ("Step/FedBE", 1, 35.0)]
+    values = pd.DataFrame(lines, columns=["row", "seed", "result"]).assign(column="ConvNet")
+    setting = papers.load("fedbe").cells("table5_cifar100", "short")[0].setting
+    record.write_values(folder.parents[1], "fedbe/table5_cifar100", "short", values, setting, provenance("cpu"))
+    said = recorded.answer("fedbe/table5_cifar100")
+    wanted = {(cell.row, cell.column) for cell in papers.load("fedbe").cells("table5_cifar100", "short")}
+    assert f"Recorded at short scale: 2 of {len(wanted)} cells, 2 seeds each." in said
+    # gains 1 and 3: mean 2, standard error 1, and t with one degree of freedom at 5 % is 6.31
+    assert "ConvNet: +2.0 points (-4.3 to +8.3, 2 seeds)" in said
+    (line,) = recorded.gains("fedbe/table5_cifar100").itertuples()
+    assert line[1:] == ("ConvNet", "+2.00", "-4.3 to +8.3", "2", "2")
+
+
+def test_the_picture_is_that_of_the_largest_scale(folder: Path) -> None:
+    (folder / "table5_cifar100_smoke.png").write_bytes(PIXEL)
+    assert recorded.picture("fedbe/table5_cifar100") is None
+    (folder / "table5_cifar100_short.png").write_bytes(PIXEL)
+    (folder / "table5_cifar100_short.alt.txt").write_text("A picture of short runs.\n", "utf-8")
+    shown = recorded.picture("fedbe/table5_cifar100")
+    assert shown is not None
+    assert shown._repr_png_() == (PIXEL, {"width": 760, "height": 200, "alt": "A picture of short runs."})
+    (folder / "table5_cifar100_paper.png").write_bytes(PIXEL)
+    assert repr(recorded.picture("fedbe/table5_cifar100")) == "table5_cifar100_paper"
+
+
+def test_outside_of_a_checkout_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "checkout", lambda: None)
+    assert recorded.answer("fedbe/table1_methods").startswith("Nothing is recorded here")
+    assert recorded.picture("fedbe/table1_methods") is None
+    assert len(recorded.gains("fedbe/table1_methods")) == 0
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_record_of_its_own_item_is_the_first_code_of_a_notebook(path: Path) -> None:
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    first = next(place for place, cell in enumerate(cells) if cell["cell_type"] == "code")
+    source = "".join(cells[first]["source"])
+    assert re.findall(r"recorded\.(\w+)\(\"(.+?)\"", source) == [
+        ("answer", f"fedbe/{path.stem}"),
+        ("picture", f"fedbe/{path.stem}"),
+    ]
+    before = "".join("".join(cell["source"]) for cell in cells[:first])
+    assert len(before) < 1200  # the title and the claim: what was recorded stands on the first screen
