@@ -59,8 +59,10 @@ class Settings(Lines):
         )
 
     def __repr__(self) -> str:
-        """Show those that are read as text."""
-        return pd.DataFrame(self[self["stage"] != UNREAD]).to_string()
+        """Show those that are read, a line each, without blanks: a notebook stores this text beside the table."""
+        read = _texts(self[self["stage"] != UNREAD])
+        heads = " | ".join(["setting", *read.columns])
+        return "\n".join([heads, *(" | ".join(line) for line in read.itertuples(name=None))])
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:

@@ -159,3 +159,13 @@ def test_points_carry_the_numbers_of_their_seeds() -> None:
     assert found["recorded (short)", "Step/FedAvg", "A"] == {0: 39.0, 1: 41.0}
     assert found["recorded (short)", "Step/FedBE", "B"] == {0: 40.0}
     assert found["paper", "Step/FedAvg", "A"] is None
+
+
+def test_the_settings_as_text_have_no_padding() -> None:
+    cells = PAPER.cells("paper_vs_code", "smoke")
+    shown = tables.settings(PAPER.sources("paper_vs_code"), cells, "smoke")
+    head, *lines = repr(shown).splitlines()
+    assert head == "setting | stage | paper | smoke scale | known how | where, or why"
+    assert len(lines) == (shown["stage"] != tables.UNREAD).sum()
+    assert "   " not in repr(shown)  # an empty value stands between two bars and two blanks
+    assert len(repr(shown)) < len(shown._repr_html_())
