@@ -33,6 +33,7 @@ from fedrepro.runs.rows import (
     MEASURE_COLUMNS,
     ROUND_COLUMNS,
     RUN_COLUMNS,
+    TEXT,
     hit_rows,
     measure_rows,
     place_columns,
@@ -64,6 +65,9 @@ def _merge(path: Path, fresh: pd.DataFrame, by: list[str], runs: pd.DataFrame | 
         old = old[~pd.MultiIndex.from_frame(old[BY]).isin(pd.MultiIndex.from_frame(known[BY]))]
         parts = [part for part in (old, fresh) if len(part)]  # an empty one would change the types of columns
         fresh = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0] if parts else fresh
+    numbers = [name for name in fresh.columns if name not in TEXT and name not in FIRST]
+    # Where a fresh run knows none of a column's numbers, joining makes objects of all, written otherwise.
+    fresh = fresh.astype({name: float for name in numbers if fresh[name].dtype == object})
     return fresh.sort_values(by, kind="stable", ignore_index=True)
 
 

@@ -283,3 +283,13 @@ def test_hits_have_a_file_of_their_own(tmp_path: Path) -> None:
     )
     record.write(tmp_path, ITEM, "short", [run()])  # played again by a version that kept none
     assert path.read_text() == "row,column,seed,images,hits,precision\n"
+
+
+def test_lines_of_other_runs_keep_their_bytes(tmp_path: Path) -> None:
+    record.write(tmp_path, ITEM, "short", [run(accuracy=45.35)])
+    before = texts(tmp_path)["short.csv"].decode().splitlines()[1]
+    assert ",60.0000," in before
+    cell, key, made = run(seed=1)
+    rows = [{**row, "ensemble_accuracy": None} for row in made["rows"]]  # a method without an ensemble
+    record.write(tmp_path, ITEM, "short", [(cell, key, made | {"rows": rows})])
+    assert before in texts(tmp_path)["short.csv"].decode().splitlines()
