@@ -190,7 +190,7 @@ def test_places_of_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_missing_packages_are_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(notebook=write(tmp_path / "a.ipynb"), output=tmp_path / "b.ipynb", timeout=60)
     monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(ImportError, match="notebooks cannot be executed, not installed: papermill"):
+    with pytest.raises(ValueError, match="a notebook as a job needs papermill, not installed here"):
         batch.execute_all([job])
     assert batch.main([str(job.notebook)]) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"a.ipynb"}
