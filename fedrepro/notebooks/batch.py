@@ -51,7 +51,7 @@ def execute(
 
     Raises:
         ValueError: before anything runs, on a name that the notebook lacks or a value of a wrong type.
-        ImportError: before anything runs, where a package that executes notebooks is not installed.
+        ValueError: before anything runs, where a package that executes notebooks is not installed.
     """
     job = Job(notebook=notebook, output=output, parameters=parameters, timeout=timeout, cwd=cwd)
     return execute_all([job], progress=False)[0]
