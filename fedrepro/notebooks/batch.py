@@ -50,8 +50,8 @@ def execute(
         cwd: working folder of the kernel; the notebook's own folder if left out, as in JupyterLab.
 
     Raises:
-        ValueError: before anything runs, on a name that the notebook lacks or a value of a wrong type.
-        ValueError: before anything runs, where a package that executes notebooks is not installed.
+        ValueError: before anything runs, on a name that the notebook lacks, a value of a wrong type, or packages
+            that are not installed.
     """
     job = Job(notebook=notebook, output=output, parameters=parameters, timeout=timeout, cwd=cwd)
     return execute_all([job], progress=False)[0]
