@@ -161,6 +161,7 @@ def _contrast(
     if not common:
         return None
     values = np.array([sum(sign * runs[key][seed] for key, sign in signs.items()) + constant for seed in common])
+    values = values.round(9)  # 70.3 - 70.2 - 0.1 is 0
     number, low, high = len(values), math.nan, math.nan
     if number > 1:
         half = float(values.std(ddof=1)) / math.sqrt(number) * float(quantile(1 - LEVEL, number - 1))

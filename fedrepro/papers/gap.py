@@ -14,7 +14,7 @@ of the words are wrong at two seeds; with these fewer than 5 % everywhere (`fedr
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,11 +152,10 @@ def more_seeds(ours: Number, papers: Number, margin: float) -> int | None:
     Returns:
         At least 1; None if a hundred seeds are not enough, as where the paper's own number is known too badly.
     """
-    for total in range(ours.runs + 1, MOST + 1):
-        spread = ours.spread
-        if ours.runs > 1:  # our own estimate gets better with the seeds; a borrowed one does not
-            spread = Spread(spread.std, total - 1, spread.whose)
-        planned = measure(Number(papers.mean, total, spread), papers)
+    for total in range(ours.runs + 1, MOST + 1):  # from two on the spread is that of these seeds
+        spread = Spread(ours.spread.std, total - 1.0, OWN)
+        theirs = replace(papers, spread=spread) if papers.spread.whose == OWN else papers
+        planned = measure(Number(papers.mean, total, spread), theirs)
         if power(planned.error, planned.dof, margin) >= POWER:
             return total - ours.runs
     return None

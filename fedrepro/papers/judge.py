@@ -122,6 +122,10 @@ def judge(
         return Verdict(_doubt(status), margin=allowed)
     if not len(ours):
         return Verdict("not run", margin=allowed)
+    if any(censored) and (tuned or status in ("contradiction", "suspicious")):
+        return Verdict(
+            "tuned" if status not in ("contradiction", "suspicious") else _doubt(status), margin=allowed
+        )
     if any(censored):
         far = all(censored) and _beyond(min(ours) - mean, cell, _spreads(cell, (), prior)[1], allowed, step)
         return Verdict("off" if far else "censored", margin=allowed)

@@ -155,6 +155,12 @@ class Paper:
         return reported.printed(self.reported)
 
     @cached_property
+    def keys(self) -> Mapping[Key, str]:
+        """Setting key of every cell (item, row, column) at paper scale, as it is today."""
+        every = ((item, cell) for item in self.items for cell in self.cells(item, "paper"))
+        return {(item, cell.row, cell.column): cell.setting.key for item, cell in every}
+
+    @cached_property
     def twins(self) -> Mapping[Key, tuple[Key, ...]]:
         """For each cell (item, row, column) all that show the same number of the same runs at paper scale.
 

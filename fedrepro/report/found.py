@@ -29,9 +29,9 @@ def records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.
 
     Returns:
         The lines of the files, sorted by row, column and seed, with `settings`: how many settings the cell
-        has records of. Only runs of one of them are there: that with the most seeds, then in float32, then
-        the newest. A cell that is a gain has a line for each seed that both of its cells have
-        in one precision.
+        has records of. Only runs of one of them are there: at paper scale today's, else that with the most
+        seeds, then in float32, then the newest. A cell that is a gain has a line for each seed that both of its
+        cells have in one precision.
     """
     folders = list(folders)
     made = _records(paper, item, scale, folders)
@@ -67,7 +67,12 @@ def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd
     by = ["row", "column", "setting_key", "precision"]
     groups = table.groupby(by, as_index=False, dropna=False).agg(seeds=("seed", "size"), newest=("date", "max"))
     groups["full"] = groups["precision"] == record.FIRST["precision"]
-    best = groups.sort_values(["seeds", "full", "newest", "setting_key"]).drop_duplicates(by[:2], keep="last")
+    keys = paper.keys if scale == "paper" else {}
+    places = zip(groups["row"], groups["column"], groups["setting_key"])
+    groups["today"] = [keys.get((item, row, column)) == key for row, column, key in places]
+    best = groups.sort_values(["today", "seeds", "full", "newest", "setting_key"]).drop_duplicates(
+        by[:2], keep="last"
+    )
     return table.merge(best[by], on=by).sort_values(["row", "column", "seed"], ignore_index=True)
 
 
@@ -85,7 +90,8 @@ def _files(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> Iter
         for name, names in others.items():
             table = _sound(folder, f"{paper.name}/{name}", scale)
             for (row, column), own in names.items():
-                lines = table[(table["row"] == row) & (table["column"] == column)]
+                key = paper.keys[name, row, column]  # of other settings the rows may mean something else
+                lines = table[table["row"].eq(row) & table["column"].eq(column) & table["setting_key"].eq(key)]
                 yield from (lines.assign(row=r, column=c) for r, c in own if len(lines))
         if len(table := _table(folder, f"{paper.name}/{item}", scale)):
             yield table
@@ -132,7 +138,8 @@ def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[flo
     folders, tables = list(folders), []
     kinds = paper.reported.drop_duplicates("item", keep="first").set_index("item")["metric"]
     for item in paper.items:
-        if metric(str(kinds.get(item, "test_acc_pct"))).unit == "%":
+        counted = paper.items[item].batch and not paper.judging.get(item, {}).get("tuned")
+        if counted and metric(str(kinds.get(item, "test_acc_pct"))).unit == "%":
             tables += [_sound(folder, f"{paper.name}/{item}", "paper") for folder in folders]
     if not (tables := [table for table in tables if len(table)]):
         return []
@@ -146,12 +153,18 @@ def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[flo
     return [(key, values) for (key, _), values in found.items() if len(values) > 1]
 
 
-def noise_floors(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> dict[tuple[str, str], float]:
+def noise_floors(
+    paper: Paper, item: str, scale: str, folders: Iterable[Path], used: pd.DataFrame
+) -> dict[tuple[str, str], float]:
     """Return for each cell (row, column) how much of a run's accuracy is chance of its test set, in points.
 
     100 sqrt(sum of p_i (1 - p_i)) / N over the N test images, where p_i is how often the seeds get image i right:
     the standard deviation of an accuracy whose images are right independently. No spread over seeds is expected
     to be smaller. p_i (1 - p_i) is estimated without bias, by n / (n - 1) times that of the share of n seeds.
+
+    Args:
+        paper, item, scale, folders: as for `records`.
+        used: the records of that scale that count, as `records` returns them.
 
     Returns:
         Cells with at least two seeds whose hits are recorded.
@@ -160,6 +173,7 @@ def noise_floors(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -
     if not (tables := [table for table in tables if len(table)]):
         return {}
     every = pd.concat(tables).drop_duplicates(record.BY, keep="last")
+    every = every.merge(used[record.BY], on=record.BY)
     floors: dict[tuple[str, str], float] = {}
     for (row, column, _), lines in every.groupby(["row", "column", "images"]):
         if (seeds := lines["seed"].nunique()) > 1:

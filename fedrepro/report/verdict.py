@@ -15,7 +15,7 @@ from fedrepro.core.names import nearest
 from fedrepro.papers import SCALES, Paper
 from fedrepro.papers.claims import Key, check, needed_cells
 from fedrepro.papers.contrasts import Contrast, Seeds, find
-from fedrepro.papers.gap import pooled
+from fedrepro.papers.gap import Spread, pooled
 from fedrepro.papers.judge import JUDGED, judge
 from fedrepro.papers.judge import WORDS as WORDS
 from fedrepro.papers.judging import margin
@@ -79,7 +79,8 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     further = {(str(row), str(column)) for groups in made.values() for row, column in groups}
     own = [(row, column) for name, row, column in paper.printed if name == item]
     cells = dict.fromkeys([*own, *(cell for cell in order if cell in further), *sorted(further)])
-    floors, others = noise_floors(paper, item, "paper", folders), scattered(paper, folders)
+    floors = noise_floors(paper, item, "paper", folders, found["paper"])
+    others = scattered(paper, folders)
     lines = []
     for cell in cells:
         mine = {scale: groups[cell] for scale, groups in made.items() if cell in groups}
@@ -140,7 +141,8 @@ def _verdict(
     within = margin(
         home, number["metric"], number["step"], judging=paper.judging, claims=paper.claims, printed=means
     )
-    tuned = paper.judging.get(home[0], {}).get("tuned", "")
+    every = (paper.judging.get(twin[0], {}).get("tuned", "") for twin in paper.twins.get(cell, (cell,)))
+    tuned = next(filter(None, every), "")
     keys = set(ours["setting_key"])
     verdict = judge(
         number,
@@ -149,7 +151,7 @@ def _verdict(
         censored=list(censored(ours)),
         margin=within.points,
         step=number["step"],
-        prior=pooled(values for key, values in others if key not in keys),
+        prior=_prior(number["metric"], [values for key, values in others if key not in keys]),
         tuned=bool(tuned),
     )
     own = paper.printed[cell]["note"]
@@ -163,6 +165,14 @@ def _verdict(
     line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
     line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}
     return line | {"e_n": verdict.en, "prior": verdict.prior, "more_seeds": verdict.more}, notes
+
+
+def _prior(kind: str, others: Sequence[Sequence[float]]) -> Spread | None:
+    """Return the spread of other cells' accuracies for a number of the same unit; of two for a difference."""
+    found, unit = pooled(others), metric(kind).unit
+    if found is None or unit not in ("%", "points"):
+        return None
+    return found if unit == "%" else Spread(found.std * math.sqrt(2), found.dof, f"differences of {found.whose}")
 
 
 def _mean(table: pd.DataFrame) -> float:

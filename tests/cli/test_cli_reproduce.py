@@ -21,6 +21,8 @@ from fedrepro.runs import record
 from fedrepro.runs.record import RUN_COLUMNS
 from fedrepro.runs.request import Outcome, Run
 
+TUTORIALS = ["01_one_round_by_hand", "02_ensembles_on_a_swiss_roll"]
+
 
 def test_reproduce_executes_the_notebook(call: Call, jobs: list[batch.Job], tmp_path: Path) -> None:
     answer = call("reproduce", "fedbe/figure1_simplex", "--seeds", "3", "--timeout", "2m", "--device", "cpu")
@@ -54,7 +56,7 @@ def test_reproduce_of_everything(call: Call, jobs: list[batch.Job], monkeypatch:
     monkeypatch.setattr("fedrepro.cli.runs.play_all", play_none)
     answer = call("reproduce")
     assert answer.code == 1
-    assert [job.notebook.stem for job in jobs] == [*FEDBE.items, "throughput", "01_one_round_by_hand"]
+    assert [job.notebook.stem for job in jobs] == [*FEDBE.items, "throughput", *TUTORIALS]
 
 
 def test_reproduce_stops_when_the_budget_is_spent(call: Call, jobs: list[batch.Job]) -> None:
@@ -175,7 +177,7 @@ def test_notebooks_of_no_paper_are_given_what_they_know(
 ) -> None:
     answer = call("reproduce", "performance", "tutorials")
     assert answer.code == 0, answer.err
-    throughput, tutorial = jobs
+    throughput, tutorial, _ = jobs
     assert throughput.notebook == tmp_path / "notebooks" / "performance" / "throughput.ipynb"
     assert (throughput.parameters, tutorial.parameters) == ({}, {})  # files that are not there have no parameters
     monkeypatch.setattr(paths, "recorded_folder", lambda: Path(paths.checkout() or "") / "figures")

@@ -37,6 +37,10 @@ class TestGreater:
         assert 0 < one.share_low < 0.5 < one.share_high < 1
         assert one.share_low == pytest.approx(1 - one.share_high)
 
+    def test_floating_point_noise_does_not_decide(self) -> None:
+        found = find(above(0.1), {A: seeds(70.3, 70.3, 70.3), B: seeds(70.2, 70.2, 70.2)})
+        assert (found.status, found.contrasts[0].mean, found.contrasts[0].share) == ("cannot tell", 0.0, 0.5)
+
     def test_unpaired_seeds_are_left_out(self) -> None:
         found = find(above(), {A: seeds(72.0, 73.0, 10.0), B: seeds(70.0, 70.0)})
         assert (found.contrasts[0].seeds, found.contrasts[0].mean) == (2, 2.5)

@@ -105,6 +105,21 @@ class TestPlan:
             gap = measure(Number(70.0, seeds, Spread(0.6, seeds - 1, OWN)), papers)
             assert (power(gap.error, gap.dof, 1.0) >= 0.8) == enough
 
+    def test_one_seed_is_planned_with_the_spread_that_two_will_have(self) -> None:
+        papers = Number(70.0, 5, Spread(0.3, 4, PAPERS), 0.1)
+        ours = Number(70.6, 1, papers.spread)
+        more = more_seeds(ours, papers, 1.0)
+        assert more is not None
+        gap = measure(Number(70.0, 1 + more, Spread(0.3, more, OWN)), papers)
+        assert power(gap.error, gap.dof, 1.0) >= 0.8
+        two = measure(Number(70.0, 2, Spread(0.3, 1, OWN)), papers)
+        assert more > 1
+        assert power(two.error, two.dof, 1.0) < 0.8
+
+    def test_where_ours_stands_for_the_papers_both_get_better(self) -> None:
+        spread = Spread(0.2, 1, OWN)
+        assert more_seeds(Number(70.0, 2, spread), Number(70.0, 1, spread, 0.1), 1.0) is not None
+
     def test_a_smaller_margin_needs_more(self) -> None:
         papers = Number(70.0, 5, Spread(0.3, 4, PAPERS), 0.1)
         needed = [more_seeds(Number(70.0, 2, Spread(0.6, 1, OWN)), papers, margin) for margin in (3.0, 1.5, 0.8)]

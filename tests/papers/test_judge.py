@@ -192,6 +192,11 @@ class TestCensored:
     def test_only_bounds(self, bound: float, facts: dict[str, Any], word: Word) -> None:
         assert self.word([bound], [True], **facts) == word
 
+    def test_doubts_come_first(self) -> None:
+        for status, word in (("contradiction", "paper contradicts itself"), ("suspicious", "suspicious")):
+            assert self.word([40.0, 40.0], [True, True], status=status) == word
+        assert judge(self.ROUNDS, [40.0], scale="paper", censored=[True], tuned=True).word == "tuned"
+
     def test_a_smaller_scale_and_a_lost_number_come_first(self) -> None:
         assert judge(self.ROUNDS, [40.0], scale="short", censored=[True]).word == "not run"
         lost = self.ROUNDS | {"mean": NAN, "status": "lost"}

@@ -138,7 +138,8 @@ class TestComparison:
         printed = fedbe.reported.copy()
         printed.loc[printed["row"].str.endswith("FedBE + FedProx"), "status"] = "ok"
         paper = replace(fedbe, reported=printed)
-        folder = write(results(74.8, 75.0, 74.9, **row), item="table4_momentum")
+        key = fedbe.keys["table4_momentum", row["row"], "ConvNet"]
+        folder = write(results(74.8, 75.0, 74.9, setting_key=key, **row), item="table4_momentum")
         names = {"table4_momentum": row["row"], "table7_stragglers": "Normal/FedBE + FedProx"}
         found = [cell(comparison(paper, item, [folder]), name, "ConvNet") for item, name in names.items()]
         assert [line.recorded_seeds for line in found] == [3, 3]
@@ -151,6 +152,33 @@ class TestComparison:
             words = table[table["column"].eq("ConvNet") & table["row"].str.endswith("FedBE + FedProx")]["verdict"]
             assert "paper contradicts itself" in set(words)
             assert "reproduced" not in set(words)
+
+    def test_runs_of_another_setting_are_nobodys_twins(self, write: Write) -> None:
+        fedbe, column = papers.load("fedbe"), "ConvNet"
+        today = fedbe.keys["table1_methods", "Step/FedBE", column]
+        old = results(50.0, 50.1, 50.2, row="FedAvg + clients + samples", column=column, setting_key="old")
+        folder = write(old, item="table2_targets")
+        assert cell(comparison(fedbe, "table1_methods", [folder]), "Step/FedBE", column).verdict == "not run"
+        write(results(74.5, row="Step/FedBE", column=column, setting_key=today), item="table1_methods")
+        line = cell(comparison(fedbe, "table1_methods", [folder]), "Step/FedBE", column)
+        assert (line.recorded_mean, line.recorded_seeds) == (74.5, 1)
+        # Where the table's own records are of an older setting, today's single seed comes before its three.
+        assert cell(comparison(fedbe, "table2_targets", [folder]), old[0]["row"], column).recorded_mean == 74.5
+
+    def test_a_twin_of_a_tuned_cell_is_tuned(self, write: Write) -> None:
+        paper = replace(papers.load("fedbe"), judging={"table2_targets": {"tuned": "why"}})
+        facts = {"row": "Step/FedBE", "column": "ConvNet"}
+        key = paper.keys["table1_methods", facts["row"], facts["column"]]
+        folder = write(results(74.5, 74.6, setting_key=key, **facts), item="table1_methods")
+        assert cell(comparison(paper, "table1_methods", [folder]), **facts).verdict == "tuned"
+
+    def test_a_spread_of_accuracies_is_none_of_rounds(self, write: Write) -> None:
+        facts = {"std": NAN, "runs": NAN, "mean": 350.0, "metric": "rounds_to_target"}
+        paper = replace(paper_with(facts), judging={})
+        folder = write(results(352.0))
+        write(results(60.0, 60.2, 60.1, row="other", setting_key="o"), item="table1_methods")
+        line = only(comparison(paper, "t", [folder]))
+        assert (line.verdict, line.prior) == ("cannot tell", "none: one seed, and no spread is known")
 
     def test_numbers_that_differ_from_table_to_table_are_a_contradiction(self, write: Write) -> None:
         fedbe = papers.load("fedbe")
