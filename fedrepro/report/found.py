@@ -1,7 +1,6 @@
 """What was recorded: the runs behind each cell, those of other items that show the same number among them."""
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -93,21 +92,14 @@ def _files(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> Iter
                 key = paper.keys[name, row, column]  # of other settings the rows may mean something else
                 lines = table[table["row"].eq(row) & table["column"].eq(column) & table["setting_key"].eq(key)]
                 yield from (lines.assign(row=r, column=c) for r, c in own if len(lines))
-        if len(table := _table(folder, f"{paper.name}/{item}", scale)):
+        if len(table := record.read(folder, f"{paper.name}/{item}", scale)):
             yield table
-
-
-def _table(folder: Path, item: str, scale: str) -> pd.DataFrame:
-    """Read a file of records once for as long as it stays as it is; the table is not to be changed."""
-    path = folder / item / f"{scale}.csv"
-    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None
-    return _read(folder, item, scale, stamp)
 
 
 def _sound(folder: Path, item: str, scale: str) -> pd.DataFrame:
     """Read another item's file, or nothing where it is damaged: that is told where its own item is shown."""
     try:
-        return _table(folder, item, scale)
+        return record.read(folder, item, scale)
     except (ValueError, OSError):
         return pd.DataFrame(columns=record.RUN_COLUMNS)
 
@@ -119,15 +111,10 @@ def damages(paper: Paper, folders: Iterable[Path]) -> dict[str, str]:
         for item in dict.fromkeys([*paper.items, *paper.reported["item"]]):
             for scale in SCALES:
                 try:
-                    _table(folder, f"{paper.name}/{item}", scale)
+                    record.read(folder, f"{paper.name}/{item}", scale)
                 except (ValueError, OSError) as error:
                     found.setdefault(item, str(error))
     return found
-
-
-@lru_cache(maxsize=256)
-def _read(folder: Path, item: str, scale: str, stamp: tuple[int, int] | None) -> pd.DataFrame:
-    return record.read(folder, item, scale)
 
 
 def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[float]]]:

@@ -10,22 +10,17 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "fedbe"
-PROSE = {
-    path.stem: "\n\n".join(
-        "".join(cell["source"])
-        for cell in json.loads(path.read_text("utf-8"))["cells"]
-        if cell["cell_type"] == "markdown"
-    )
-    for path in sorted(FOLDER.glob("*.ipynb"))
-}
-SOURCE = {
-    path.stem: "\n\n".join(
-        "".join(cell["source"])
-        for cell in json.loads(path.read_text("utf-8"))["cells"]
-        if cell["cell_type"] == "code"
-    )
-    for path in sorted(FOLDER.glob("*.ipynb"))
-}
+
+
+def cells(path: Path, kind: str) -> str:
+    """Return the sources of a notebook's cells of one kind."""
+    every = json.loads(path.read_text("utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in every if cell["cell_type"] == kind)
+
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+PROSE = {path.stem: cells(path, "markdown") for path in NOTEBOOKS}
+SOURCE = {path.stem: cells(path, "code") for path in NOTEBOOKS}
 CODE = re.compile(r"`(fedrepro(?:\.\w+)+)`, `([\w.]+)`(?: and `([\w.]+)`)?")
 WITH_EQUATIONS = {  # the notebooks that introduce something that is computed
     *("table1_methods", "table2_targets", "table4_momentum", "table5_cifar100", "table7_stragglers"),
