@@ -1,43 +1,18 @@
 """`fedrepro list`: the items of all papers, what is done at each scale, the data they need and what they cost."""
 
 import argparse
-import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from fedrepro import papers
+from fedrepro.bench import rates as speed
 from fedrepro.bench.cost import Images, images
-from fedrepro.bench.rates import Rates, recorded, seconds
 from fedrepro.cli.planned import Wanted, absent, named, needs
+from fedrepro.cli.state import Ran, asked, finished, mark, recorded, state
 from fedrepro.core import paths
-from fedrepro.core.setting import Setting, digest
+from fedrepro.core.setting import Setting
 from fedrepro.papers import SCALES, Item
-from fedrepro.runs import record
 from fedrepro.runs.machine import choose_device
-
-Ran = set[tuple[str, int]]  # digests of settings, and seeds, of the runs that the store has finished
-
-
-@dataclass(frozen=True)
-class State:
-    """How many numbers of an item at a scale there are: asked for, recorded, and only on this machine."""
-
-    asked: int
-    recorded: int
-    here: int
-
-    @property
-    def words(self) -> str:
-        """The state in words."""
-        places = [(self.recorded, "recorded"), (self.here, "only on this machine")]
-        have = [f"{number} {place}" for number, place in places if number]
-        if not have:
-            return "missing"
-        if self.recorded + self.here < self.asked:
-            return f"partly: {', '.join(have)} of {self.asked}"
-        return f"done, {have[0].partition(' ')[2]}" if len(have) == 1 else f"done: {', '.join(have)}"
 
 
 def items(options: argparse.Namespace) -> int:
@@ -75,54 +50,9 @@ def _line(item: Item, scale: str, missing: set[str], ran: Ran) -> str:
     return "; ".join(parts)
 
 
-def asked(item: Item, scale: str) -> Wanted:
-    """Return the cells of an item at a scale with its own number of seeds."""
-    cells = papers.load(item.paper).cells(item.name, scale)
-    return Wanted(tuple((cell, item.seeds[scale]) for cell in cells))
-
-
 def runs(wanted: Wanted) -> dict[tuple[Setting, int], None]:
     """Return the runs behind cells, each once however many cells need it."""
     return {(run.setting, run.seed): None for run in wanted.runs()}
-
-
-def state(item: Item, scale: str, ran: Ran) -> State:
-    """Count what there is of an item at a scale.
-
-    What an item computes in its notebook is recorded under names of its own; a seed is done if it has a line.
-    """
-    wanted, name = asked(item, scale), item.key
-    lines = [set[tuple[str, str, int]](), set[tuple[str, str, int]]()]
-    folders = [paths.recorded_folder()] if paths.checkout() else []
-    for place, folder in [*((0, folder) for folder in folders), (1, paths.made_folder())]:
-        table = record.read(folder, name, scale if item.batch else "paper")
-        lines[place] |= {(str(r), str(c), int(s)) for r, c, s in zip(table["row"], table["column"], table["seed"])}
-    if not item.batch:
-        seeds = [{seed for _, _, seed in found if seed < item.seeds[scale]} for found in lines]
-        return State(item.seeds[scale], len(seeds[0]), len(seeds[1] - seeds[0]))
-    every = {(cell.row, cell.column, seed): cell.setting for cell, seed in wanted.numbers()}
-    kept = {number for number in every if number in lines[0]}
-    here = {
-        number for number, setting in every.items() if number in lines[1] or (_mark(setting), number[2]) in ran
-    }
-    return State(len(every), len(kept), len(here - kept))
-
-
-def _mark(setting: Setting) -> str:
-    return digest(setting.hashed())
-
-
-def finished(store: Path) -> Ran:
-    """Return the finished runs of a store; whose setting cannot be read is left out."""
-    found: Ran = set()
-    for path in store.glob("*/record.json"):
-        try:
-            values = json.loads((path.parent / "setting.json").read_text("utf-8"))
-            seed = int(values.pop("seed"))
-            found.add((_mark(Setting.of(values)), seed))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return found
 
 
 def _sum(found: Iterable[tuple[Setting, int]]) -> Images:
@@ -147,8 +77,8 @@ def _short(number: float) -> str:
 
 def _costs(chosen: list[Item], ran: Ran) -> None:
     """Print what items cost at each scale, and all of them together, a run counted once."""
-    rates = Rates.here(choose_device("auto"))
-    known = recorded(paths.recorded_folder() / "performance" / "throughput.csv") if paths.checkout() else {}
+    rates = speed.Rates.here(choose_device("auto"))
+    known = speed.recorded(paths.recorded_folder() / "performance" / "throughput.csv") if paths.checkout() else {}
     batch = [item for item in chosen if item.batch]
     networks = {
         name
@@ -161,13 +91,14 @@ def _costs(chosen: list[Item], ran: Ran) -> None:
     head = ["item", "scale", "runs", "done", "missing", "to train", "to predict", "here"]
     lines = [head + [f"[{number}]" for number in range(1, len(places) + 1)]]
     for scale in SCALES:
-        together: dict[tuple[Setting, int], None] = {}
+        together, known_ = dict[tuple[Setting, int], None](), set[tuple[Setting, int]]()
         for item in batch:
-            mine = runs(asked(item, scale))
+            mine, there = runs(asked(item, scale)), recorded(asked(item, scale), scale)
             together |= mine
-            lines.append([item.key, scale, *_cost(mine, ran, rates, places)])
+            known_ |= there
+            lines.append([item.key, scale, *_cost(mine, there, ran, rates, places)])
         if len(batch) > 1:
-            lines.append(["together", scale, *_cost(together, ran, rates, places)])
+            lines.append(["together", scale, *_cost(together, known_, ran, rates, places)])
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
         words = [
@@ -184,12 +115,13 @@ def _costs(chosen: list[Item], ran: Ran) -> None:
 
 def _cost(
     mine: Mapping[tuple[Setting, int], None],
+    known: set[tuple[Setting, int]],
     ran: Ran,
-    rates: Rates,
+    rates: speed.Rates,
     places: Mapping[str, dict[str, dict[str, float]]],
 ) -> list[str]:
     """Return how many runs there are, done and missing; of the missing ones images and the time on each device."""
-    left = [one for one in mine if (_mark(one[0]), one[1]) not in ran]
+    left = [one for one in mine if one not in known and (mark(one[0]), one[1]) not in ran]
     work = _sum(left)
     words = [
         str(len(mine)),
@@ -201,7 +133,7 @@ def _cost(
     words.append(_time(sum(rates.seconds(setting) for setting, _ in left)))
     for by in places.values():
         full = [s for s, _ in left if all(len(by.get(name, {})) == 3 for name in s.model.split("+"))]
-        taken = sum(seconds(_images(s), [by[name] for name in s.model.split("+")]) for s in full)
+        taken = sum(speed.seconds(_images(s), [by[name] for name in s.model.split("+")]) for s in full)
         words.append(
             _time(taken) + (f" for {len(full)} runs" if 0 < len(full) < len(left) else "") if full else "-"
         )

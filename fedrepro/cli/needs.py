@@ -1,7 +1,4 @@
-"""What commands need beside the core: the packages of the notebooks, and places that can be written."""
-
-import tempfile
-from pathlib import Path
+"""What commands need beside the core: the packages of the notebooks."""
 
 from fedrepro.core.extras import NOTEBOOKS, REMEDY, need
 
@@ -25,17 +22,3 @@ def advice(module: str) -> str:
     if module.partition(".")[0] not in FURTHER:
         return ""
     return f"; {REMEDY}"
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a folder into which nothing can be written; nothing is left there.
-
-    Raises:
-        OSError: naming the folder and why.
-    """
-    place = next(path for path in (folder, *folder.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise OSError(f"cannot write into {folder}: {error.strerror or error}") from error

@@ -16,14 +16,15 @@ from fedrepro.runs.request import Run, merged
 
 @dataclass(frozen=True)
 class Wanted:
-    """Cells in their order, each with the number of its seeds."""
+    """Cells in their order, each with the number of its seeds, and runs that are left out: (setting, seed)."""
 
     cells: tuple[tuple[Cell, int], ...]
+    left_out: frozenset[tuple[Setting, int]] = frozenset()
 
     @property
     def count(self) -> int:
         """How many numbers are asked for: each cell with each seed."""
-        return sum(seeds for _, seeds in self.cells)
+        return sum(seeds for _, seeds in self.cells) - sum(len(self.asking(*run)) for run in self.left_out)
 
     @cached_property
     def sharing(self) -> dict[Setting, list[tuple[Cell, int]]]:
@@ -47,7 +48,7 @@ class Wanted:
     def runs(self) -> Iterator[Run]:
         """Yield all runs in the order of the numbers that they give; nothing is counted or made before."""
         for cell, seed in self.numbers():
-            if self.asking(cell.setting, seed)[0] is cell:
+            if self.asking(cell.setting, seed)[0] is cell and (cell.setting, seed) not in self.left_out:
                 yield self.run(cell.setting, seed)
 
     def cheapest(self, cost: Callable[[Setting], float]) -> Iterator[Run]:
@@ -57,7 +58,8 @@ class Wanted:
             settings = list(group)
             most = {setting: max(seeds for _, seeds in self.sharing[setting]) for setting in settings}
             for seed in range(max(most.values())):
-                yield from (self.run(setting, seed) for setting in settings if seed < most[setting])
+                meant = [setting for setting in settings if seed < most[setting]]
+                yield from (self.run(one, seed) for one in meant if (one, seed) not in self.left_out)
 
     def run(self, setting: Setting, seed: int) -> Run:
         """Return the one run of a setting and seed that serves every cell which asks for it."""
@@ -70,7 +72,8 @@ class Wanted:
 
     def without(self, missing: set[str]) -> "Wanted":
         """Return what can be played without some data sets."""
-        return Wanted(tuple((cell, seeds) for cell, seeds in self.cells if not needs(cell.setting) & missing))
+        cells = tuple((cell, seeds) for cell, seeds in self.cells if not needs(cell.setting) & missing)
+        return replace(self, cells=cells)
 
 
 def named(names: Sequence[str]) -> list[Item]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedrepro.cli import known
-from fedrepro.cli.needs import check_notebooks, check_writable
+from fedrepro.cli.needs import check_notebooks
 from fedrepro.cli.show import tell_damages
 from fedrepro.cli.unchanged import Traces
 from fedrepro.core import paths
+from fedrepro.core.files import check_writable
 
 if TYPE_CHECKING:
     from fedrepro.cli.planned import Wanted
@@ -63,11 +64,14 @@ def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -
     from fedrepro.cli.planned import Wanted, planned
     from fedrepro.cli.runs import play, tell, there, write
     from fedrepro.notebooks import batch
+    from fedrepro.runs import record
     from fedrepro.runs.machine import choose_device
 
     device = choose_device(options.device)
     items = {key: papers.find(key)[0] for key in keys if key.partition("/")[0] in papers.names()}
     asked = planned(list(items.values()), options) if items else Wanted(())
+    if options.record:
+        record.check(traces.figures, items, options.scale)
     wanted, whole = there(asked)
     done, store = play(wanted, options)
     good = tell(done, store, wanted.count) and whole

@@ -5,10 +5,10 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from fedrepro.bench.timing import precision_of
-from fedrepro.cli.needs import check_writable
 from fedrepro.cli.planned import Wanted, absence, absent, named, needs, planned
 from fedrepro.core import paths
 from fedrepro.federation.desk import STOPPED
@@ -33,10 +33,12 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         return _list(wanted)
     if options.record:
-        check_writable(paths.recorded_folder())
+        record.check(paths.recorded_folder(), {cell.item for cell, _ in wanted.cells}, options.scale)
     if options.precision == "float32" and device == "cpu" and precision_of("cpu") == "bfloat16":
         print(FASTER, flush=True)
     wanted, whole = there(wanted)
+    if options.cheapest:
+        wanted = _missing(wanted, options.scale)
     done, store = play(wanted, options)
     if options.record:
         write(paths.recorded_folder(), done, options.scale)
@@ -54,6 +56,17 @@ def there(wanted: Wanted) -> tuple[Wanted, bool]:
         lacking = sorted(set().union(*(needs(cell.setting) for cell, _ in wanted.cells)) & missing)
         print(absence(lacking, lost), file=sys.stderr, flush=True)
     return possible, not lost
+
+
+def _missing(wanted: Wanted, scale: str) -> Wanted:
+    """Return what is asked for without the runs that are recorded already, and tell how many those are."""
+    from fedrepro.cli.state import recorded
+
+    known = recorded(wanted, scale)
+    if known:
+        every = sum(1 for _ in wanted.runs())
+        print(f"recorded already, so left out: {len(known)} of {every} runs", flush=True)
+    return replace(wanted, left_out=frozenset(known))
 
 
 def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:

@@ -24,7 +24,7 @@ def data(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write the report: of the committed records alone, or of this machine's as well."""
-    from fedrepro.cli.needs import check_writable
+    from fedrepro.core.files import check_writable
     from fedrepro.report.report import write_report
 
     folder = paths.recorded_folder() if options.record else paths.made_folder()

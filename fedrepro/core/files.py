@@ -6,6 +6,7 @@ Everything that a killed process leaves behind has a hidden name that git ignore
 import contextlib
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,20 @@ KEPT = 40  # letters of a name that its partial file's has: names have an end
 
 class StoreError(OSError):
     """The store cannot be used or written; what was there before is unharmed."""
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder into which nothing can be written, or which cannot be made; nothing is left there.
+
+    Raises:
+        StoreError: naming the folder and why.
+    """
+    place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise StoreError(f"cannot write into {folder}: {error.strerror or error}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

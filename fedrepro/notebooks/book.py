@@ -215,9 +215,9 @@ class Book:
         `reading` is how we read a sentence that leaves something open. What smoke runs say is left out.
         """
         folders = self.folders if self._committed else []
-        table = verdict.claims(self.paper, folders).fillna({"reading": ""})
+        table = verdict.claims(self.paper, folders, self.item.name).fillna({"reading": ""})
         shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
-        return table[table["item"] == self.item.name].set_index("id")[shown]
+        return table.set_index("id")[shown]
 
     def seconds(self, *labels: str) -> pd.DataFrame:
         """Return the seconds that an ensemble adds to a round at paper scale, beside those that the paper prints.

@@ -135,10 +135,10 @@ def _at_scale(paper: Paper, item: Item, cells: pd.DataFrame, scale: str) -> str:
 def _contrasts(paper: Paper, item: Item, scale: str) -> list[Any]:
     """Return the contrasts of an item's claims that say no more than that one cell is above another."""
     plain = {one.id for one in paper.claims if one.kind == "greater" and not one.margin}
-    found = verdict.contrasts(paper, scale, folders()) if scale and plain else pd.DataFrame()
+    found = verdict.contrasts(paper, scale, folders(), item.name) if scale and plain else pd.DataFrame()
     if found.empty:
         return []
-    return list(found[(found["item"] == item.name) & found["claim"].isin(plain)].itertuples())
+    return list(found[found["claim"].isin(plain)].itertuples())
 
 
 def _gains_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
@@ -159,8 +159,7 @@ def _gains_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
 
 def _claims_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
     """Count what became of an item's claims, on the paper's own numbers and on the records of a scale."""
-    table = verdict.claims(paper, folders())
-    table = table[table["item"] == item.name]
+    table = verdict.claims(paper, folders(), item.name)
     if table.empty:
         return []
     said = []

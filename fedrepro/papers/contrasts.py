@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import special
 
 from fedrepro.papers.claims import Claim, Key, combinations, needed_cells
 from fedrepro.papers.gap import LEVEL, quantile
@@ -120,13 +120,9 @@ def telescope(runs: int) -> float:
     Simonsohn (2015), "Small telescopes": an effect significantly smaller than that is one that the paper could not
     have seen. The test is two-sided at 5 %; what it sees on the wrong side, below 1 %, is left out.
     """
-    dof, critical = 2 * runs - 2, float(quantile(1 - LEVEL / 2, 2 * runs - 2))
-
-    def excess(effect: float) -> float:
-        shift = effect * math.sqrt(runs / 2)
-        return float(stats.nct.sf(critical, dof, shift)) - 1 / 3
-
-    return float(optimize.brentq(excess, 1e-6, 10.0))
+    dof = 2 * runs - 2
+    shift = special.nctdtrinc(dof, 2 / 3, quantile(1 - LEVEL / 2, dof))
+    return float(shift) / math.sqrt(runs / 2)
 
 
 def _signs(claim: Claim, keys: Sequence[Key]) -> list[tuple[dict[Key, float], float]]:
@@ -168,7 +164,7 @@ def _contrast(
         low, high = float(values.mean()) - half, float(values.mean()) + half
     above = float((values > 0).sum() + (values == 0).sum() / 2)
     below = number - above
-    share_low, share_high = (float(stats.beta.ppf(q, above + 0.5, below + 0.5)) for q in (LEVEL, 1 - LEVEL))
+    share_low, share_high = (float(special.betaincinv(above + 0.5, below + 0.5, q)) for q in (LEVEL, 1 - LEVEL))
     least = (
         _least([spreads[key] for key in signs if key in spreads]) if len(signs) == 2 and not constant else math.nan
     )

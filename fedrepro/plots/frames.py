@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 
 def require(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.9) -> float:
     found = np.asarray(values, dtype=float)
     if len(found) < 2:
         return float("nan")
-    return float(stats.t.ppf((1 + level) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return float(special.stdtrit(len(found) - 1, (1 + level) / 2) * found.std(ddof=1) / np.sqrt(len(found)))
 
 
 def without_noise(points: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedrepro.core.names import nearest
 from fedrepro.papers import SCALES, Paper
-from fedrepro.papers.claims import Key, check, needed_cells
+from fedrepro.papers.claims import Claim, Key, check, needed_cells
 from fedrepro.papers.contrasts import Contrast, Seeds, find
 from fedrepro.papers.gap import Spread, pooled
 from fedrepro.papers.judge import JUDGED, judge
@@ -208,8 +208,12 @@ def values(paper: Paper, scale: str, folders: Iterable[Path]) -> dict[Key, float
     return found
 
 
-def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
-    """Check every claim of a paper on its own numbers and, paired by seed, on what was recorded at each scale.
+def claims(paper: Paper, folders: Iterable[Path], item: str = "") -> pd.DataFrame:
+    """Check the claims of a paper on its own numbers and, paired by seed, on what was recorded at each scale.
+
+    Args:
+        paper, folders: as for `records`.
+        item: the short name of the item whose claims are checked; all of the paper's if empty.
 
     Returns:
         Columns id, text, reading, place, item; then for each name of `SCALE_OF` one with "holds", "fails",
@@ -219,11 +223,12 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
     """
     folders = list(folders)
     spreads = _spreads(paper)
+    asked = _asked(paper, item)
     own = values(paper, "reported", folders)
-    runs = {name: _seeds(paper, scale, folders) for name, scale in SCALE_OF.items() if name != OWN}
+    runs = {name: _seeds(paper, scale, folders, asked) for name, scale in SCALE_OF.items() if name != OWN}
     facts = ["id", "text", "reading", "place", "item"]
     lines = []
-    for claim in paper.claims:
+    for claim in asked:
         line = {name: getattr(claim, name) for name in facts}
         outcome = check(claim, own)
         lost = outcome.status in ("not run", "partly run")
@@ -241,26 +246,36 @@ def claims(paper: Paper, folders: Iterable[Path]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=facts + [part for name in SCALE_OF for part in (name, f"{name}: detail")])
 
 
-def contrasts(paper: Paper, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+def contrasts(paper: Paper, scale: str, folders: Iterable[Path], item: str = "") -> pd.DataFrame:
     """Return every contrast of a paper's claims on the runs of a scale.
+
+    Args:
+        paper, scale, folders: as for `records`.
+        item: as for `claims`.
 
     Returns:
         Columns claim, item, and the fields of `fedrepro.papers.contrasts.Contrast`.
     """
-    runs, spreads = _seeds(paper, scale, list(folders)), _spreads(paper)
+    asked = _asked(paper, item)
+    runs, spreads = _seeds(paper, scale, list(folders), asked), _spreads(paper)
     names = ["claim", "item", *(field.name for field in fields(Contrast))]
-    found = ((claim, one) for claim in paper.claims for one in find(claim, runs, spreads).contrasts)
+    found = ((claim, one) for claim in asked for one in find(claim, runs, spreads).contrasts)
     return pd.DataFrame([{"claim": c.id, "item": c.item} | vars(one) for c, one in found], columns=names)
 
 
-def _seeds(paper: Paper, scale: str, folders: Sequence[Path]) -> dict[Key, Seeds]:
-    """Return the results behind every cell by seed and precision; NaN for one that is only a lower bound.
+def _asked(paper: Paper, item: str) -> list[Claim]:
+    return [claim for claim in paper.claims if item in ("", claim.item)]
+
+
+def _seeds(paper: Paper, scale: str, folders: Sequence[Path], asked: Sequence[Claim]) -> dict[Key, Seeds]:
+    """Return the results that claims ask for, by cell, seed and precision; NaN for one that is only a lower bound.
 
     Items whose records are damaged are left out.
     """
     found: dict[Key, Seeds] = {}
     damaged = damages(paper, folders)
-    for item in (item for item in item_names(paper) if item not in damaged):
+    needed = {key[0] for claim in asked for key in needed_cells(claim)}
+    for item in (item for item in item_names(paper) if item in needed and item not in damaged):
         table = records(paper, item, scale, folders)
         table["result"] = table["result"].where(~censored(table))
         for (row, column), lines in table.groupby(["row", "column"]):

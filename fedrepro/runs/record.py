@@ -12,8 +12,6 @@ is cut, merged by hand or damaged is named, and nothing is changed.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.core.files import StoreError
+from fedrepro.core.files import check_writable
 from fedrepro.core.locks import alone
 from fedrepro.core.setting import Setting
 from fedrepro.core.together import JOURNAL, settle, snapshot, write_together
@@ -234,25 +232,10 @@ def check(folder: Path, items: Iterable[str], scale: str) -> None:
         ValueError: if a record that is there is damaged, see `read`.
         StoreError: if the folder cannot be written.
     """
+    check_writable(folder)
     for item in items:
-        writable(folder / item)
+        check_writable(folder / item)
         _whole(folder / item, scale)
-
-
-def writable(folder: Path) -> None:
-    """Look whether files can be written into a folder, or the folder made.
-
-    Raises:
-        StoreError: if not; names the folder.
-    """
-    there = folder
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise StoreError(f"cannot write into {there}: {error.strerror or error}; nothing was played") from error
 
 
 def in_one_precision(table: pd.DataFrame) -> pd.DataFrame:

@@ -5,11 +5,13 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from cli.cli_calls import BAD, GOOD, TABLE, Call
 from fedrepro import papers
 from fedrepro.cli.planned import Wanted, named, needs, planned
+from fedrepro.cli.state import recorded
 from fedrepro.core.setting import Setting
 from fedrepro.papers import Cell, Reading
 from fedrepro.runs.request import merged
@@ -120,3 +122,55 @@ def test_accuracies_are_printed(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
     assert float(spread) >= 0
     cheapest = call("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--seeds", "2", "--cheapest")
     assert (cheapest.code, cheapest.out) == (0, out)
+
+
+def test_the_cheapest_first_leaves_out_what_is_recorded(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures"
+    monkeypatch.setattr("fedrepro.core.paths.recorded_folder", lambda: figures)
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: tmp_path)
+    asked = ("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--cheapest")
+    assert "recorded already" not in call(*asked, "--record").out
+    (line,) = (figures / TABLE / "smoke.csv").read_text("utf-8").splitlines()[1:]
+    assert line.startswith("Step/FedAvg,ConvNet,")
+    answer = call(*asked, "--seeds", "2")
+    assert answer.code == 0
+    assert answer.out.startswith("recorded already, so left out: 1 of 2 runs\n")
+    assert "runs: 1 done; store:" in answer.out
+    assert "runs: no runs needed; store:" in call(*asked).out
+    assert "runs: 2 done; store:" in call(*asked[:-1], "--seeds", "2").out  # both, whatever is recorded
+    assert "recorded already" not in call(*asked, "--seeds", "2", "--precision", "bfloat16").out
+    options = Namespace(only=(), precision="float32", scale="smoke", seeds=1)
+    assert recorded(planned(named([TABLE]), options), "smoke") == set()  # Dirichlet/FedAvg lacks the same run
+
+
+def test_a_run_is_recorded_when_all_its_numbers_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: tmp_path)
+    lines = {"a": [("1", ONE), ("2", OTHER)], "b": [("3", ONE.with_(rounds=7))]}
+
+    def read(folder: Path, item: str, scale: str) -> pd.DataFrame:
+        if item == "c":
+            raise ValueError("damaged")
+        found = [(row, "x", setting.key, "float32", 0) for row, setting in lines[item]]
+        return pd.DataFrame(found, columns=["row", "column", "setting_key", "precision", "seed"])
+
+    monkeypatch.setattr("fedrepro.runs.record.read", read)
+    one, two, other = (cell("a", "1"), 1), (cell("a", "2", OTHER), 2), (cell("b", "3"), 1)
+    assert recorded(Wanted((one, two)), "short") == {(ONE, 0), (OTHER, 0)}  # but not its second seed
+    assert recorded(Wanted((one, other)), "short") == set()  # of b there is a run with another setting
+    assert recorded(Wanted((two, (cell("c", "1", OTHER), 1))), "short") == set()
+    left = Wanted((one, two), frozenset({(ONE, 0)}))
+    assert (left.count, [run.seed for run in left.runs()]) == (2, [0, 1])
+    assert [run.setting for run in left.cheapest(lambda setting: 1.0)] == [OTHER, OTHER]
+
+
+def test_a_damaged_record_is_told_before_anything_is_played(
+    call: Call, played: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fedrepro.core.paths.recorded_folder", lambda: tmp_path)
+    (tmp_path / TABLE).mkdir(parents=True)
+    (tmp_path / TABLE / "smoke.csv").write_text("<<<<<<< ours\n")
+    answer = call("run", TABLE, *GOOD, "--record")
+    assert (answer.code, answer.out, played) == (2, "", [])
+    assert "smoke.csv" in answer.err

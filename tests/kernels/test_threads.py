@@ -1,6 +1,5 @@
 """The threads kernel against the plain one, its share of the cores, and how it stops."""
 
-import _thread
 import signal
 import threading
 import time
@@ -30,9 +29,19 @@ def cores(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt, also where the tests themselves run in the background and ignore it."""
+    if not hasattr(signal, "pthread_kill"):
+        pytest.skip("Windows cannot interrupt a thread that waits")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def press_ctrl_c() -> None:
+    """Interrupt the main thread, also while it waits: `_thread.interrupt_main` would only be seen afterwards."""
+    main = threading.main_thread().ident
+    assert main is not None
+    time.sleep(0.2)  # until it waits
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 class TestTrain:
@@ -89,21 +98,22 @@ class TestTrain:
     def test_an_interrupt_ends_it_at_the_next_step(
         self, monkeypatch: pytest.MonkeyPatch, interruptible: None
     ) -> None:
-        data, architecture, seen = tiny.points(8), tiny.network("mlp"), list[int]()
+        data, architecture, seen, ended = tiny.points(8), tiny.network("mlp"), list[int](), list[int]()
 
         def train(*arguments: Any, before_step: Callable[[], None], **options: Any) -> None:
             if not seen:
-                _thread.interrupt_main()  # as Ctrl-C does
+                press_ctrl_c()
             seen.append(1)
             for _ in range(1000):
                 before_step()
                 time.sleep(0.01)
-            pytest.fail("was not stopped")
+            ended.append(1)
 
         monkeypatch.setattr(plain, "train", train)
         sgd = tiny.Sgd(lr=rates(2), momentum=0.0, weight_decay=0.0)
         with pytest.raises(KeyboardInterrupt):
             tiny.train(threads, architecture, start(architecture, 2), data, data.labels, plans((4, 4)), sgd)
+        assert not ended
 
     def test_members_without_a_step(self) -> None:
         data, architecture = tiny.points(12), tiny.network("mlp")
@@ -131,18 +141,19 @@ class TestPredict:
     def test_an_interrupt_leaves_nothing_behind(
         self, cores: int, monkeypatch: pytest.MonkeyPatch, interruptible: None
     ) -> None:
-        data, architecture, seen = tiny.points(8), tiny.network("mlp"), list[str]()
+        data, architecture, seen, over = tiny.points(8), tiny.network("mlp"), list[str](), list[str]()
         if cores == 1:
             pytest.skip("on one core it is the caller's own thread")
 
         def predict(*arguments: Any, before_step: Callable[[], None], **options: Any) -> None:
             if not seen:
-                _thread.interrupt_main()
+                press_ctrl_c()
             seen.append("begun")
             try:
                 for _ in range(1000):
                     before_step()
                     time.sleep(0.01)
+                over.append("not stopped")
             finally:
                 seen.append("ended")
 
@@ -150,6 +161,7 @@ class TestPredict:
         with pytest.raises(KeyboardInterrupt):
             threads.predict(architecture, start(architecture, 2), data)
         assert seen.count("begun") == seen.count("ended")
+        assert not over
 
     def test_agrees_with_plain(self) -> None:
         data, architecture = tiny.images(9), tiny.network("resnet8")

@@ -293,15 +293,15 @@ def test_whether_a_folder_can_be_written_is_asked_before(tmp_path: Path, monkeyp
     record.check(tmp_path / "figures", [ITEM], "short")
     assert not list(tmp_path.iterdir())  # nothing is made
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"cannot write into .*file: Not a directory"):
-        record.writable(tmp_path / "file" / "figures")
+    with pytest.raises(StoreError, match=r"cannot write into .*figures: Not a directory$"):
+        record.check(tmp_path / "file" / "figures", [ITEM], "short")
 
     def refuse(**_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    with pytest.raises(StoreError, match="Read-only file system; nothing was played"):
-        record.writable(tmp_path)
+    with pytest.raises(StoreError, match=r"cannot write into .*: Read-only file system$"):
+        record.check(tmp_path, [ITEM], "short")
 
 
 def test_what_is_returned_may_be_changed(folder: Path) -> None:
