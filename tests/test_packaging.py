@@ -18,15 +18,19 @@ import pytest
 from fedrepro.core import extras
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRA_ONLY = {"matplotlib", "seaborn", "papermill", "nbclient", "psutil", "timm", "triton"}  # imported late
+EXTRA_ONLY = {  # imported late
+    *("matplotlib", "seaborn", "papermill", "nbclient", "nbconvert", "latex2mathml", "psutil", "timm", "triton")
+}
 TOOLS = {  # what is run rather than imported, and where
     "jupyterlab": ("Makefile", "jupyter lab"),
     "ipykernel": ("fedrepro/notebooks/job.py", "ipykernel_launcher"),
     "nbval": ("Makefile", "--nbval-lax"),
     "pytest-xdist": ("Makefile", "-n 2 --dist loadfile"),
 }
-EXTRAS = "matplotlib seaborn papermill nbformat nbclient nbconvert nbval ipykernel IPython ipywidgets jupyter \
-jupyter_client jupyter_core jupyterlab notebook sklearn timm pytest"
+EXTRAS = (
+    "matplotlib seaborn papermill nbformat nbclient nbconvert latex2mathml nbval ipykernel IPython ipywidgets \
+jupyter jupyter_client jupyter_core jupyterlab notebook sklearn timm pytest"
+)
 BLOCK = """
 import importlib, sys
 
@@ -217,10 +221,11 @@ def test_every_marker_is_declared_and_used() -> None:
 def test_the_core_needs_neither_plots_nor_jupyter() -> None:
     files = sorted((ROOT / "fedrepro").rglob("*.py"))
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
+    beyond = ("fedrepro.plots", "fedrepro.notebooks.page")
     core = [
         module.removesuffix(".__init__")
         for module in modules
-        if not module.startswith("fedrepro.plots") and not module.endswith(".__main__")
+        if not module.startswith(beyond) and not module.endswith(".__main__")
     ]
     assert "fedrepro.notebooks.batch" in core
     run = subprocess.run(

@@ -86,7 +86,7 @@ def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -
     chosen = [key for key in keys if key in meant - lacking - late]
     before = {key: traces.inputs(key) for key in chosen}
     workers, threads = _workers(device)
-    jobs = [batch.Job(**_job(key, traces, options, items.get(key)), threads=threads) for key in chosen]
+    jobs = [batch.Job(**_job(key, traces, options, items.get(key)), threads=threads, page=True) for key in chosen]
     for key, result in zip(chosen, batch.execute_all(jobs, workers=workers)):
         good = good and result.ok
         if result.ok:

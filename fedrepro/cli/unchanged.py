@@ -23,7 +23,7 @@ from fedrepro.core.files import write_atomically
 
 PACKAGES = (
     *("torch", "torchvision", "numpy", "pandas", "scikit-learn", "matplotlib", "seaborn"),
-    *("papermill", "nbclient", "ipykernel", "ipython"),
+    *("papermill", "nbclient", "nbconvert", "ipykernel", "ipython"),
 )
 RECORD = re.compile(r"(smoke|short|paper)(_rounds|_measures|_hits|_settings)?\.(csv|json)")
 OWN, REPORT = "own records", "report"
@@ -80,7 +80,7 @@ class Traces:
     def current(self, key: str) -> bool:
         """Return whether a notebook was executed from what is there now, and all that it left is there."""
         kept = _read(self._trace(key))
-        files = [self.output(key), *map(Path, kept.get("files", ()))]
+        files = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept.get("files", ()))]
         files += [paths.runs_folder() / run / "record.json" for run in kept.get("runs", ())]
         return bool(kept) and kept["inputs"] == self.inputs(key) and all(path.is_file() for path in files)
 

@@ -3,7 +3,8 @@
 import sys
 from importlib.util import find_spec
 
-NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "psutil", "matplotlib", "seaborn")  # what executing them needs
+# What executing notebooks, and making pages of them, needs.
+NOTEBOOKS = ("papermill", "nbclient", "nbconvert", "latex2mathml", "ipykernel", "psutil", "matplotlib", "seaborn")
 REMEDY = "in the repository's folder: pip install -e '.[notebooks]'"
 
 

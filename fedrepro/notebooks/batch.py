@@ -125,12 +125,24 @@ def _supervise(job: Job, stop: threading.Event) -> Result:
             if error is None:
                 partial.replace(output)
                 failed.unlink(missing_ok=True)
+                error = _page(job, output) if job.page else None
             elif partial.exists():
                 partial.replace(failed)
                 error = f"code cell {cell}: {error}" if cell else error
     except OSError as problem:
         error = str(problem)
     return Result(ok=error is None, seconds=time.monotonic() - began, error=error)
+
+
+def _page(job: Job, output: Path) -> str | None:
+    """Make a page of an executed notebook; returns what went wrong."""
+    from fedrepro.notebooks.page import write_page
+
+    try:
+        write_page(output, job.notebook.resolve())
+    except Exception as error:  # of nbconvert, of a template, of the disk: the other notebooks go on
+        return f"no page was made of it: {error}"
+    return None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,6 +35,7 @@ class Job:
     """A notebook, its parameters, where its executed copy goes, its limit in seconds, its working folder.
 
     threads: cores that its kernel may use; as many as it likes when 0. environment: further variables of it.
+    page: whether a page of html is made of the executed copy, beside it.
     """
 
     notebook: Path
@@ -44,6 +45,7 @@ class Job:
     cwd: Path | None = None
     threads: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+    page: bool = False
 
 
 def places() -> dict[str, str]:

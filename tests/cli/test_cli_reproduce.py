@@ -74,6 +74,8 @@ def made(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
         for job in wanted:
             names.append(job.output.stem)
             write_atomically(job.output, b"{}")
+            if job.page:
+                write_atomically(job.output.with_suffix(".html"), b"")
             place = Path(job.parameters["out"]) / "fedbe" / job.output.stem
             write_atomically(place / "figure_smoke.png", b"picture")
         return [batch.Result("figure8" not in job.notebook.name, 1.0, "KeyError: why") for job in wanted]
@@ -113,7 +115,7 @@ def test_what_is_unchanged_is_not_made_again(
 
 
 @pytest.mark.parametrize(
-    "change", ["notebook", "outputs", "options", "run", "copy", "figure", "records", "library", "versions"]
+    "change", ["notebook", "outputs", "options", "run", "copy", "page", "figure", "records", "library", "versions"]
 )
 def test_what_a_notebook_comes_from(
     change: str, call: Call, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +133,8 @@ def test_what_a_notebook_comes_from(
         next((tmp_path / "store").glob("*/record.json")).unlink()
     if change == "copy":
         (tmp_path / "results" / "notebooks" / f"{TABLE}.ipynb").unlink()
+    if change == "page":
+        (tmp_path / "results" / "notebooks" / f"{TABLE}.html").unlink()
     if change == "figure":
         (tmp_path / "results" / "figures" / TABLE / "figure_smoke.png").unlink()
     if change == "records":

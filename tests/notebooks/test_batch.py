@@ -86,6 +86,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Batch:
             parameters={"lr": 1e-3, "seeds": [0, 1], "fast": False, "scale": "paper"} if name == "good" else {},
             timeout=20 if name == "hanging" else 120,
             threads=7 if name == "good" else 0,
+            page=name in ("good", "failing"),
         )
         for name, sources in cells.items()
     ]
@@ -117,11 +118,26 @@ def test_parameters_arrive_with_their_types(done: Batch) -> None:
 def test_a_success_takes_its_name_in_one_step_and_leaves_nothing_else(done: Batch) -> None:
     names = {
         "good.ipynb",
+        "good.html",
         "failing.ipynb",
         *(f"{name}.failed.ipynb" for name in done.results if name != "good"),
     }
     assert {path.name for path in (done.folder / "out").iterdir()} == names
     assert done.notebook("good.ipynb")["metadata"]["papermill"]["output_path"].endswith("good.ipynb")
+
+
+def test_a_page_that_cannot_be_made_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = pytest.importorskip("fedrepro.notebooks.page")
+    monkeypatch.setattr(page, "TEMPLATES", tmp_path / "nowhere")
+    monkeypatch.setattr(
+        batch, "attempt", lambda job, partial, *_: partial.write_bytes(job.notebook.read_bytes()) and None
+    )
+    job = Job(notebook=write(tmp_path / "a.ipynb"), output=tmp_path / "out.ipynb", timeout=10, page=True)
+    (result,) = batch.execute_all([job], progress=False)
+    assert not result.ok
+    assert result.error is not None
+    assert result.error.startswith("no page was made of it: ")
+    assert (tmp_path / "out.ipynb").exists()
 
 
 def test_a_failing_cell_is_a_failure_with_its_last_lines(done: Batch) -> None:
