@@ -169,6 +169,8 @@ def _contrast(
         _least([spreads[key] for key in signs if key in spreads]) if len(signs) == 2 and not constant else math.nan
     )
     mean, share = float(values.mean()), above / number
+    if math.isnan(mean):  # a bound among them
+        share = share_low = share_high = math.nan
     return Contrast(label, number, mean, low, high, share, share_low, share_high, least)
 
 

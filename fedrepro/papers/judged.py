@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from fedrepro.papers.gap import BORROWED, LEVEL, degrees, quantile
+from fedrepro.papers.gap import BORROWED, degrees, different, inside
 from fedrepro.papers.judge import JUDGED, Word
 
 SEEDS, SPREADS = (1, 2, 3, 5, 10), (0.1, 0.25, 0.5, 1.0)
@@ -42,11 +42,10 @@ def rates(
     if seeds > 1:
         terms, dofs = [values.var(1, ddof=1) / seeds, papers**2 / 5], [seeds - 1.0, BORROWED]
     error, dof = np.sqrt(sum(terms) + 0.1**2 / 12), degrees(terms, dofs)
-    narrow, wide = error * quantile(1 - LEVEL, dof), error * quantile(1 - LEVEL / 2, dof)
     found: dict[float, dict[Word, float]] = {}
     for gap in gaps:
-        points = np.abs(values.mean(1) + gap - np.round(theirs.mean(1), 1))
-        near, apart = points + narrow < 1, points > wide
+        points = values.mean(1) + gap - np.round(theirs.mean(1), 1)
+        near, apart = inside(points, error, dof, 1.0), different(points, error, dof)
         shares = (near & ~apart, near & apart, ~near & apart, ~near & ~apart)
         found[gap] = {word: float(share.mean()) for word, share in zip(JUDGED, shares)}
     return found

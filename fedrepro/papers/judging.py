@@ -12,7 +12,7 @@ below the step in which the paper prints.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,28 +31,44 @@ class Margin:
     reason: str
 
 
-def checked(table: Mapping[str, Any], claims: Sequence[Claim]) -> Mapping[str, Any]:
+def checked(
+    table: Mapping[str, Any], claims: Sequence[Claim], printed: Iterable[Key] | None = None
+) -> Mapping[str, Any]:
     """Return the content of a judging.toml if all of its names are known.
 
+    Args:
+        table: the content.
+        claims: the paper's.
+        printed: the cells that the paper prints, (item, row, column); rows and columns are not looked at without.
+
     Raises:
-        ValueError: for an unknown key or claim, with the nearest real one, or a margin that is no positive number
-            of points with a reason.
+        ValueError: for an unknown item, key, row, column or claim, with the nearest real one, a claim that puts no
+            cell above another, or a margin that is no positive number of points with a reason.
     """
+    places = None if printed is None else list(printed)
     for item, entry in table.items():
+        if places is not None and item not in (known := {place[0] for place in places}):
+            raise ValueError(f"the paper prints no number of {item!r}{nearest(item, sorted(known))}")
         if not isinstance(entry, Mapping):
             raise ValueError(f"{item} must be a table, got {entry!r}")
         for key in entry:
             if key not in KEYS:
                 raise ValueError(f"unknown key {key!r} of {item}{nearest(key, KEYS)}")
-        ids = [claim.id for claim in claims if claim.kind in ("greater", "within")]
+        # Half of a difference is a margin where the sentence rests on it: not where it says that it is small.
+        ids = [claim.id for claim in claims if claim.kind == "greater"]
         for name in entry.get("effect", []):
             if name not in ids:
-                raise ValueError(f"{item}: no claim compares two cells as {name!r}{nearest(name, ids)}")
+                raise ValueError(f"{item}: no claim puts one cell above another as {name!r}{nearest(name, ids)}")
         for one in entry.get("margins", []):
             points, reason = one.get("points"), one.get("reason")
             wrong = set(one) - {"row", "column", "points", "reason"} or not str(reason or "").strip()
             if wrong or isinstance(points, bool) or not isinstance(points, int | float) or not points > 0:
                 raise ValueError(f"{item}: a margin needs points above 0 and a reason, got {one!r}")
+            for number, axis in enumerate(("row", "column"), 1):
+                names = {place[number] for place in places or () if place[0] == item}
+                if places is not None and axis in one and one[axis] not in names:
+                    told = nearest(str(one[axis]), sorted(names))
+                    raise ValueError(f"{item}: a margin for the {axis} {one[axis]!r}, which is not printed{told}")
     return table
 
 

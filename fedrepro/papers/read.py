@@ -61,7 +61,7 @@ def _paper(folder: Path) -> Paper:
     except ValueError as error:
         raise ValueError(f"{name}/settings.toml: {error}") from error
     reported = _reported(folder / "reported.csv")
-    claims, judging = _conclusions(folder)
+    claims, judging = _conclusions(folder, reported)
     return Paper(
         name,
         settings["title"],
@@ -77,12 +77,13 @@ def _paper(folder: Path) -> Paper:
     )
 
 
-def _conclusions(folder: Path) -> tuple[tuple[Claim, ...], Mapping[str, Any]]:
+def _conclusions(folder: Path, reported: pd.DataFrame) -> tuple[tuple[Claim, ...], Mapping[str, Any]]:
     """Read claims.toml and judging.toml, which a paper need not have."""
     path, rules = folder / "claims.toml", folder / "judging.toml"
     claims = parse_claims(text(path)) if path.exists() else ()
     try:
-        return claims, checked(_toml(rules) if rules.exists() else {}, claims)
+        places = reported[["item", "row", "column"]].itertuples(index=False, name=None)
+        return claims, checked(_toml(rules) if rules.exists() else {}, claims, places)
     except ValueError as error:
         raise ValueError(f"{folder.name}/judging.toml: {error}") from error
 

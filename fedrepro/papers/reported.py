@@ -39,10 +39,20 @@ def _joined(lines: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     notes = known["note"]
     joined = {name: values[0] if values else math.nan for name, values in known.items()}
     joined["status"] = min(known["status"], key=STATUSES.index)
-    if any(len(set(known[name])) > 1 for name in ("mean", "std")):
+    if not all(agree(known[name]) for name in ("mean", "std")):
         joined["status"] = "contradiction"
         notes.append("; ".join(f"{line['source']} prints {line['mean']} ± {line['std']}" for line in lines))
     return joined | {"source": "; ".join(dict.fromkeys(known["source"])), "note": "; ".join(notes)}
+
+
+def agree(numbers: Iterable[float]) -> bool:
+    """Return whether numbers may be one number printed with more decimals and with fewer, as 74.54 and 74.5."""
+    known = sorted(number for number in numbers if not math.isnan(number))
+    if not known:
+        return True
+    coarsest = 10.0 ** -min(decimals([number]) for number in known)
+    whole = 1e-9 if len({decimals([number]) for number in known}) == 1 else coarsest / 2 + 1e-9
+    return known[-1] - known[0] <= whole
 
 
 def decimals(numbers: Iterable[float]) -> int:

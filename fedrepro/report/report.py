@@ -32,7 +32,7 @@ interval lies inside the margin, half of the effect that the table is about (one
 more), and the gap does not differ from zero. “reproduced, with a difference”: inside, but different from zero.
 “off”: different, and not inside. “cannot tell”: neither, with the number of further seeds that could tell.
 Where a spread is not known, that of other seeds stands in. “tuned”: the setting was chosen by the paper's
-number. Cells that show the same runs have one verdict."""
+number. Cells that show the same runs have one verdict and count once."""
 HONEST = """Smoke and short runs are no reproductions. Smoke runs use other, tiny data to show that all works;
 short runs use fewer images, rounds or epochs than the paper. Their numbers have tables of their own, and no
 verdict ever rests on them."""
@@ -146,7 +146,7 @@ def _chapter(paper: Paper, folder: Path, folders: Sequence[Path], found: list[pd
     for item, table in tables.items():
         made = {scale: records(paper, item, scale, readable[item]) for scale in reversed(SCALES)}
         found += [lines for lines in made.values() if len(lines)]
-        verdicts += list(table["verdict"])
+        verdicts += list(table.loc[table["judged_at"].eq(""), "verdict"])
         if item in paper.items or any(map(len, made.values())):
             section = _section(paper, item, table, made, folder, folders)
             unread = (

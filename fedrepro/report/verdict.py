@@ -4,7 +4,7 @@ Only records at paper scale are ever judged. A cell of `short` or `smoke` is sho
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fedrepro.papers.judge import JUDGED, judge
 from fedrepro.papers.judge import WORDS as WORDS
 from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
-from fedrepro.papers.reported import STATUSES
+from fedrepro.papers.reported import STATUSES, agree
 from fedrepro.papers.reported import decimals as decimals
 from fedrepro.report.found import censored, damages, noise_floors, records, scattered
 
@@ -28,7 +28,7 @@ COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
     *("recorded_mean", "recorded_std", "recorded_seeds", "noise_floor"),
     *("gap_points", "gap_low", "gap_high", "margin", "margin_reason", "e_n", "prior", "verdict", "more_seeds"),
-    *("short_mean", "short_std", "short_seeds", "smoke_mean", "smoke_seeds", "note"),
+    *("short_mean", "short_std", "short_seeds", "smoke_mean", "smoke_seeds", "judged_at", "note"),
 ]
 OWN = "paper's own numbers"
 SCALE_OF = {OWN: "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
@@ -63,7 +63,8 @@ def comparison(paper: Paper, item: str, folders: Iterable[Path]) -> pd.DataFrame
     Returns:
         `COLUMNS`: first the reported cells, then those that were run though the paper has no number for
         them ("not reported"). `recorded_*` is paper scale, the only one judged; what is said of the gap is as in
-        `fedrepro.papers.judge.Verdict`. `noise_floor`: see `noise_floors`.
+        `fedrepro.papers.judge.Verdict`. `noise_floor`: see `noise_floors`. `judged_at`: the cell of the same runs
+        whose verdict it is; empty for a verdict of its own.
 
     Raises:
         ValueError: for an unknown item, with the nearest real one.
@@ -99,7 +100,7 @@ def _judged_by(paper: Paper, cell: Key) -> tuple[Key, dict[Any, Any]]:
     known = [twin for twin in same if pd.notna(printed[twin]["mean"])]
     home = (known or same)[0]
     status = min((printed[twin]["status"] for twin in same), key=STATUSES.index)
-    differ = len({printed[twin]["mean"] for twin in known}) > 1
+    differ = not agree(printed[twin]["mean"] for twin in known)
     return home, {**printed[home], "status": "contradiction" if differ else status}
 
 
@@ -109,15 +110,16 @@ def _line(
     made: dict[str, pd.DataFrame],
     others: Sequence[tuple[str, Sequence[float]]],
 ) -> dict[str, Any]:
-    line: dict[str, Any] = {"status": "not reported", "verdict": "not reported"}
+    line: dict[str, Any] = {"status": "not reported", "verdict": "not reported", "judged_at": ""}
     notes: list[str] = []
     if cell in paper.printed:
         own = paper.printed[cell]
         line |= {name: own[name] for name in ("metric", "source", "status")}
         line |= {f"paper_{name}": own[name] for name in ("mean", "std", "runs")}
         ours = made["paper"] if "paper" in made else pd.DataFrame({"result": [], "setting_key": []})
-        said, notes = _verdict(paper, cell, ours, others)
-        line |= said
+        home, number = _judged_by(paper, cell)
+        said, notes = _verdict(paper, cell, home, number, ours, others)
+        line |= said | {"judged_at": ", ".join(home) if home != cell else ""}
     for scale, name in (("paper", "recorded"), ("short", "short"), ("smoke", "smoke")):
         line |= {f"{name}_mean": math.nan, f"{name}_seeds": 0}
         if scale in made:
@@ -132,11 +134,12 @@ def _line(
 def _verdict(
     paper: Paper,
     cell: Key,
+    home: Key,
+    number: Mapping[Any, Any],
     ours: pd.DataFrame,
     others: Sequence[tuple[str, Sequence[float]]],
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the columns of a cell's verdict, and what must be said of it."""
-    home, number = _judged_by(paper, cell)
+    """Return the columns of a cell's verdict, and what must be said of it; home and number: see `_judged_by`."""
     means = {key: float(line["mean"]) for key, line in paper.printed.items()}
     within = margin(
         home, number["metric"], number["step"], judging=paper.judging, claims=paper.claims, printed=means
@@ -236,9 +239,8 @@ def claims(paper: Paper, folders: Iterable[Path], item: str = "") -> pd.DataFram
         for name, numbers in runs.items():
             finding = find(claim, numbers, spreads)
             status, detail = str(finding.status), finding.detail
-            if bounds := [
-                key for key in needed_cells(claim) if any(map(math.isnan, numbers.get(key, {}).values()))
-            ]:
+            bounds = [key for key in needed_cells(claim) if any(map(math.isnan, numbers.get(key, {}).values()))]
+            if bounds and status != "fails":
                 status = "censored"
                 detail = f"no mean, as targets were not reached: {'; '.join(map(', '.join, bounds))}"
             line |= {name: status, f"{name}: detail": detail}

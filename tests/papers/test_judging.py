@@ -1,5 +1,6 @@
 """Margins: half of the difference that a claim rests on, by hand, and what judging.toml may say."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_by_hand() -> None:
     ("entry", "message"),
     [
         ({"efect": ["above"]}, "unknown key 'efect' of t .*effect"),
-        ({"effect": ["abov"]}, "no claim compares two cells as 'abov' .*above"),
+        ({"effect": ["abov"]}, "no claim puts one cell above another as 'abov' .*above"),
         ({"margins": [{"points": 0, "reason": "why"}]}, "needs points above 0 and a reason"),
         ({"margins": [{"points": True, "reason": "why"}]}, "needs points above 0"),
         ({"margins": [{"points": 1.0, "reason": " "}]}, "and a reason"),
@@ -75,6 +76,34 @@ def test_by_hand() -> None:
 def test_refusals(entry: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked({"t": entry}, [CLAIM])
+
+
+def test_half_of_a_difference_that_is_said_to_be_small_is_no_margin() -> None:
+    small = replace(CLAIM, id="near", kind="within", margin=2.0)
+    with pytest.raises(ValueError, match="no claim puts one cell above another as 'near'"):
+        checked({"t": {"effect": ["near"]}}, [CLAIM, small])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"tt": {}}, r"prints no number of 'tt'.*\bt\b"),
+        (
+            {"t": {"margins": [{"row": "one/AA", "points": 1.0, "reason": "why"}]}},
+            "row 'one/AA', which is not printed.*one/A",
+        ),
+        (
+            {"t": {"margins": [{"column": "one/A", "points": 1.0, "reason": "why"}]}},
+            "column 'one/A', which is not printed",
+        ),
+        ({"t": {"margins": [{"row": "z", "points": 1.0, "reason": "why"}]}}, "row 'z', which is not printed"),
+    ],
+)
+def test_a_margin_is_for_a_cell_that_is_printed(table: Any, message: str) -> None:
+    cells = [("t", "one/A", "x"), ("t", "one/B", "x"), ("u", "z", "x")]
+    with pytest.raises(ValueError, match=message):
+        checked(table, [], cells)
+    assert checked({"t": {"margins": [{"row": "one/B", "points": 1.0, "reason": "why"}]}}, [], cells)
 
 
 @pytest.mark.parametrize("name", papers.names())

@@ -22,6 +22,7 @@ from fedrepro.papers.claims import needed_cells, parse_claims
 from fedrepro.papers.metrics import METRICS
 from fedrepro.papers.paper import KINDS, Rule, any_of
 from fedrepro.papers.reading import ANSWER, RECORDED
+from fedrepro.papers.reported import agree
 from fedrepro.report import verdict
 
 FIELDS = Setting.types()
@@ -235,3 +236,10 @@ def test_every_cell_of_a_claim_exists(paper: str) -> None:
         assert set(needed_cells(claim)) <= known, claim.id
         assert claim.item in {name for name, _, _ in known}, claim.id
         assert math.isfinite(claim.margin)
+
+
+def test_a_number_and_itself_rounded_agree() -> None:
+    agreeing = [[], [74.5], [74.5, 74.5], [74.5, 74.54], [74.5, 74.45], [70.0, 70.4], [math.nan, 3.0]]
+    differing = [[74.5, 74.6], [74.5, 74.56], [74.5, 74.54, 74.61], [70.0, 70.6], [74.54, 74.55]]
+    assert [agree(numbers) for numbers in agreeing] == [True] * len(agreeing)
+    assert [agree(numbers) for numbers in differing] == [False] * len(differing)

@@ -18,6 +18,7 @@ from fedrepro.report.verdict import (
     COLUMNS,
     claims,
     comparison,
+    contrasts,
     item_names,
     records,
     values,
@@ -95,6 +96,12 @@ class TestReported:
         assert (line.verdict, line.paper_mean) == ("paper contradicts itself", 70.0)
         assert line.note == "Table 1 prints 70.0 ± 4.0; Table A prints 71.0 ± 4.0"
 
+    def test_a_source_that_rounds_is_none_that_differs(self, write: Write) -> None:
+        paper = paper_with({"mean": 70.0, "std": 4.0}, {"source": "Table A", "mean": 70.04, "std": 3.96})
+        assert only(comparison(paper, "t", [write(results(70.0))])).status == "ok"
+        paper = paper_with({"mean": 70.0}, {"source": "Table A", "mean": 70.6})
+        assert only(comparison(paper, "t", [])).verdict == "paper contradicts itself"
+
     def test_one_doubtful_source_is_enough(self, tmp_path: Path) -> None:
         paper = paper_with({"source": "Table A"}, {"status": "contradiction", "note": "the text says 60"})
         assert only(comparison(paper, "t", [tmp_path])).verdict == "paper contradicts itself"
@@ -145,6 +152,7 @@ class TestComparison:
         assert [line.recorded_seeds for line in found] == [3, 3]
         assert [line.verdict for line in found] == ["reproduced", "reproduced"]
         assert "the same runs as table4_momentum, Step/FedBE + FedProx, ConvNet" in found[1].note
+        assert [line.judged_at for line in found] == ["", "table4_momentum, Step/FedBE + FedProx, ConvNet"]
         doubted = printed.copy()
         doubted.loc[doubted["item"] == "table7_stragglers", "status"] = "contradiction"
         for item in ("table4_momentum", "table7_stragglers"):
@@ -357,6 +365,34 @@ class TestCensored:
         assert claim["paper scale: detail"] == (
             "no mean, as targets were not reached: figure1_simplex, Ensemble of 10 Dirichlet samples, Swiss roll"
         )
+
+    def test_a_bound_has_no_share_above_zero_and_hides_no_failure(self, write: Write) -> None:
+        lines = [
+            line
+            for target, ours, theirs in (("ConvNet", 50.0, 60.0), ("ResNet-20", 50.0, 40.0))
+            for row, number in (("Step/FedBE", ours), ("Step/FedAvg", theirs))
+            for line in results(number, number + 0.1, row=row, column=target, censored=int(number == 40.0))
+        ]
+        folder = write(lines, item="table1_methods")
+        table = contrasts(papers.load("fedbe"), "paper", [folder], "table1_methods").query(
+            "claim == 'above-fedavg'"
+        )
+        assert table[["mean", "share", "share_low"]].isna().sum(axis=1).tolist() == [0, 3]
+        assert table["share"].tolist()[0] == 0.0
+        claim = claims(papers.load("fedbe"), [folder], "table1_methods").set_index("id").loc["above-fedavg"]
+        assert claim["paper scale"] == "fails"
+
+
+def test_claims_of_one_item_are_those_among_all(write: Write) -> None:
+    fedbe, folder = (
+        papers.load("fedbe"),
+        write(results(70.0, 71.0, row="Step/FedAvg", column="ConvNet"), item="table1_methods"),
+    )
+    every = claims(fedbe, [folder])
+    for item in ("table1_methods", "text_numbers", "figure8_confidence"):
+        mine = claims(fedbe, [folder], item)
+        assert len(mine) > 0
+        pd.testing.assert_frame_equal(mine, every[every["item"] == item].reset_index(drop=True))
 
 
 def test_values(write: Write) -> None:
