@@ -60,7 +60,7 @@ def _sum(found: Iterable[tuple[Setting, int]]) -> Images:
 
 
 def _images(setting: Setting) -> Images:
-    """Return the images of a run; none where its setting cannot be played."""
+    """Return the images of a run; none where its setting cannot be run."""
     try:
         return images(setting)
     except ValueError:

@@ -46,18 +46,18 @@ def parser() -> argparse.ArgumentParser:
 def _run(add: Add) -> None:
     run = add(
         "run",
-        "Play the runs behind items, going on from their checkpoints.",
+        "Carry out the runs behind items, going on from their checkpoints.",
         "fedrepro run fedbe/table1_methods --scale short --only ConvNet,Step --seeds 3 --budget 8m",
     )
     _which_runs(run, count="+")
     run.add_argument("--cheapest", action="store_true", help="the least work first, not seed by seed")
-    run.add_argument("--list", action="store_true", help="show the runs and what is done; play none")
+    run.add_argument("--list", action="store_true", help="show the runs and what is done; start none")
 
 
 def _reproduce(add: Add) -> None:
     reproduce = add(
         "reproduce",
-        "Play the runs, execute the notebooks, write figures and the report; everything if no item is named.",
+        "Carry out the runs, execute the notebooks, write figures and the report; everything if no item is named.",
         "fedrepro reproduce fedbe --scale smoke",
     )
     _which_runs(reproduce, count="*")

@@ -71,7 +71,7 @@ class Wanted:
         return run
 
     def without(self, missing: set[str]) -> "Wanted":
-        """Return what can be played without some data sets."""
+        """Return what can be run without some data sets."""
         cells = tuple((cell, seeds) for cell, seeds in self.cells if not needs(cell.setting) & missing)
         return replace(self, cells=cells)
 

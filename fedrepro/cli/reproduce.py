@@ -1,6 +1,6 @@
 """`fedrepro reproduce`: from runs to notebooks, figures and the report; what is unchanged is left as it is.
 
-Nothing here imports torch before something must be played or executed.
+Nothing here imports torch before something must be run or executed.
 """
 
 import argparse
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Play the runs of items, execute their notebooks and write the report.
+    """Carry out the runs of items, execute their notebooks and write the report.
 
     Raises:
-        ImportError, OSError, ValueError: before anything is played, where a package is missing, a folder cannot be
+        ImportError, OSError, ValueError: before anything is run, where a package is missing, a folder cannot be
             written, or the options contradict each other.
     """
     if options.record and options.out:
@@ -59,7 +59,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -> bool:
-    """Play the runs behind items and execute their notebooks; returns whether everything was done."""
+    """Carry out the runs behind items and execute their notebooks; returns whether everything was done."""
     from fedrepro import papers
     from fedrepro.cli.planned import Wanted, planned
     from fedrepro.cli.runs import play, tell, there, write

@@ -1,4 +1,4 @@
-"""`fedrepro run`: playing the runs that items need, and telling how they ended."""
+"""`fedrepro run`: the runs that items need, and telling how they ended."""
 
 import argparse
 import re
@@ -27,7 +27,7 @@ NOTHING_YET = re.compile(r"after round 0 |inside round 1, after step 0 of \d+ of
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the runs of items, or list them."""
+    """Carry out the runs of items, or list them."""
     device = choose_device(options.device)
     wanted = planned(named(options.items), options)
     if options.list:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def there(wanted: Wanted) -> tuple[Wanted, bool]:
-    """Tell which data sets are missing; returns what can be played without them, and whether that is all."""
+    """Tell which data sets are missing; returns what can be run without them, and whether that is all."""
     missing = absent()
     possible = wanted.without(missing)
     lost = len(wanted.cells) - len(possible.cells)
@@ -70,7 +70,7 @@ def _missing(wanted: Wanted, scale: str) -> Wanted:
 
 
 def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
-    """Play runs, one for all cells that have it in common; returns how each cell's run ended."""
+    """Carry out runs, one for all cells that have it in common; returns how each cell's run ended."""
     store, device, asked = Store(), choose_device(options.device), list[Run]()
     order = wanted.runs()
     if getattr(options, "cheapest", False):
