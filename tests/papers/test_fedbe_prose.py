@@ -9,7 +9,12 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
+from fedrepro.bench import rates
+from fedrepro.bench.cost import Images, images
+from fedrepro.cli.state import asked
+from fedrepro.core.setting import Setting
 from fedrepro.notebooks import tables
+from fedrepro.runs.request import Run
 
 ROOT = Path(__file__).parents[2]
 FEDBE = papers.load("fedbe")
@@ -17,6 +22,7 @@ CARD = (papers.FOLDER / "fedbe" / "README.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 BATCH = [name for name, item in FEDBE.items.items() if item.batch]
 CELL = ["item", "row", "column"]
+Ran = tuple[Setting, int]
 
 
 def prose(item: str) -> str:
@@ -27,6 +33,10 @@ def prose(item: str) -> str:
 
 def recorded(item: str, scale: str = "short") -> pd.DataFrame:
     return pd.read_csv(ROOT / "figures" / "fedbe" / item / f"{scale}.csv")
+
+
+def run_of(run: Run) -> Ran:
+    return run.setting, run.seed
 
 
 def numbers(pattern: str, text: str) -> list[int]:
@@ -193,3 +203,22 @@ def test_what_is_said_of_distillation_epochs_is_their_record() -> None:
     )
     text = prose("figure9_distillation_epochs")
     assert "SWA ends at {}, {}, {} and {} %, plain SGD at {}, {}, {} and {} %".format(*swa, *sgd) in text
+
+
+def test_the_readme_tells_what_paper_scale_costs() -> None:
+    places = rates.recorded(ROOT / "figures" / "performance" / "throughput.csv")
+    assert list(places) == ["cuda: NVIDIA H200, bfloat16", "cpu: AMD EPYC, float32"]
+    wanted = {name: dict.fromkeys(map(run_of, asked(FEDBE.items[name], "paper").runs())) for name in BATCH}
+    together: dict[Ran, None] = {}
+    lines = []
+    for name, runs in [*wanted.items(), ("together, each run once", together)]:
+        together |= runs
+        work = sum((images(setting) for setting, _ in runs), Images())
+        told = [name, f"{len(runs):,}", f"{work.trained / 1e9:.2f}", f"{work.predicted / 1e9:.2f}"]
+        for by in places.values():
+            full = [setting for setting, _ in runs if len(by.get(setting.model, {})) == 3]
+            hours = sum(rates.seconds(images(setting), [by[setting.model]]) for setting in full) / 3600
+            told.append(f"{hours:,.1f} h for {len(full)}" if full else "–")
+        lines.append(f"| {' | '.join(told)} |")
+    assert "\n".join(lines) in README, "\n".join(lines)
+    assert numbers(r"(\d+) settings with five seeds each", README) == [len(together) // 5]
