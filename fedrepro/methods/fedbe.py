@@ -1,7 +1,10 @@
 """FedBE (Chen and Chao 2021), its variants, and the ensembles that it is compared with."""
 
+from collections.abc import Sequence
+
 from fedrepro.core.setting import Setting
-from fedrepro.methods.compose import Method, compose, method
+from fedrepro.methods.compose import Measure, Method, compose, method
+from fedrepro.methods.measures import combined_otherwise
 from fedrepro.stages.combine import combination
 from fedrepro.stages.distill import Keep, distill_sgd, distill_swa
 from fedrepro.stages.plan import sample
@@ -57,7 +60,7 @@ def v_distillation(setting: Setting) -> Method:
 @method
 def one_ensemble(setting: Setting) -> Method:
     """1-Ensemble: one long round, then the clients' models predict together (FedBE 5.1, Baselines)."""
-    return _taught(setting, teach=Clients(), distill=Keep(), answer="ensemble")
+    return _taught(setting, teach=Clients(), distill=Keep(), answer="ensemble", measures=(combined_otherwise,))
 
 
 @method
@@ -74,6 +77,7 @@ def _taught(
     train: Train | None = None,
     server: Server | None = None,
     answer: str = "student",
+    measures: Sequence[Measure] = (),
 ) -> Method:
     """Compose a method whose clients and server are FedAvg's unless others are given."""
     return compose(
@@ -85,4 +89,5 @@ def _taught(
         combine=combination(setting),
         distill=distill,
         answer=answer,
+        measures=measures,
     )

@@ -3,6 +3,8 @@
 Shapes: N images, C classes.
 """
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from fedrepro.core.metrics import accuracy, right
@@ -10,7 +12,15 @@ from fedrepro.core.stack import Stack
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods.compose import Method
+from fedrepro.stages.combine import Combine, MeanOfLogits, MeanOfProbabilities, vote
 from fedrepro.stages.round import Round
+
+# Other ways to combine an ensemble's members than the method's own.
+OTHERWISE: Mapping[str, Combine] = {
+    "mean of logits": MeanOfLogits(),
+    "mean at temperature 2": MeanOfProbabilities(sharpen=1.0, temperature=2.0),
+    "vote": vote,
+}
 
 
 def evaluate(
@@ -80,6 +90,15 @@ def measured(method: Method, state: State, round: Round, federation: Federation)
     for measure in method.measures:
         found |= measure(state, round, federation)
     return found
+
+
+def combined_otherwise(state: State, round: Round, federation: Federation) -> dict[str, float]:
+    """Return the accuracy of a round's ensemble on the test images for each of `OTHERWISE`: a `Measure`.
+
+    So the same models show what a rule that a paper leaves open is worth.
+    """
+    logits, labels = round.teacher.logits(federation.test), federation.test.labels
+    return {f"accuracy by {name}": accuracy(combine(logits), labels) for name, combine in OTHERWISE.items()}
 
 
 def _accuracy(world: Federation, models: Stack, number: int = 0) -> float:

@@ -73,6 +73,16 @@ class MeanOfLogits:
         return (logits.mean(0) / self.temperature).softmax(-1)
 
 
+def vote(logits: Tensor) -> Tensor:
+    """Return the share of the members that choose each class, from logits [M, N, C] to [N, C].
+
+    A tie goes to the class of the larger mean probability: half a vote is dealt out by the mean.
+    """
+    members, _, classes = logits.shape
+    votes = torch.nn.functional.one_hot(logits.argmax(-1), classes).sum(0)
+    return (votes + logits.softmax(-1).mean(0) / 2) / (members + 0.5)
+
+
 def combination(setting: Setting) -> MeanOfProbabilities | MeanOfLogits:
     """Return how a setting's ensembles combine; to sharpen a mean of logits is to lower its temperature."""
     if setting.combination == "logits":

@@ -21,6 +21,7 @@ from fedrepro.kernels.batches import Augment
 from fedrepro.kernels.trained import Carried
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import Method, compose
+from fedrepro.methods.measures import measured
 from fedrepro.stages.combine import MeanOfProbabilities
 from fedrepro.stages.distill import DistillSgd, DistillSwa, Keep
 from fedrepro.stages.plan import Sample
@@ -45,6 +46,10 @@ def world(name: str, network: str, **options: Any) -> Federation:
     """Return four clients of unequal size, of which three take part; centralised training has only one."""
     sizes = (20,) if name == "centralized" else (5, 8, 3, 4)
     return tiny.federation(network, **{"sizes": sizes, "precision": "float32"} | options)
+
+
+def share(right: Tensor) -> float:
+    return float(100 * right.double().mean())
 
 
 Play = list[tuple[State, Round]]
@@ -329,6 +334,22 @@ class TestLimits:
         state, trace = method.round(method.init(here, SEED), here, Streams(SEED, 0))
         torch.testing.assert_close(state.models.params, trace.average.params, rtol=1e-14, atol=1e-14)
         assert float((trace.average.params - trace.start.params[:1]).abs().max()) > 1e-3
+
+    def test_one_ensemble_tells_what_other_combinations_are_worth(self) -> None:
+        here = world("one_ensemble", "mlp", precision="float64")
+        method = methods.build(setting("one_ensemble", client_lr=0.5))
+        state, trace = method.round(method.init(here, SEED), here, Streams(SEED, 0))
+        logits, labels = trace.teacher.logits(here.test), here.test.labels
+        chosen = logits.argmax(-1)  # [M, N]
+        most = torch.stack([(chosen == c).sum(0) for c in range(logits.shape[-1])])
+        voted = (most + logits.softmax(-1).mean(0).T / 10).argmax(0)
+        found = measured(method, state, trace, here)
+        assert found == {
+            "accuracy by mean of logits": share(logits.sum(0).argmax(-1) == labels),
+            "accuracy by mean at temperature 2": share((logits / 2).softmax(-1).sum(0).argmax(-1) == labels),
+            "accuracy by vote": share(voted == labels),
+        }
+        assert measured(methods.build(setting("fedavg_ensemble")), state, trace, here) == {}
 
     def test_one_ensemble_leaves_the_average_alone(self) -> None:
         for state, trace in played("one_ensemble", "resnet8"):

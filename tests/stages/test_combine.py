@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.kernels.inputs import inputs
-from fedrepro.stages.combine import Ensemble, MeanOfLogits, MeanOfProbabilities, combination, sharpen
+from fedrepro.stages.combine import Ensemble, MeanOfLogits, MeanOfProbabilities, combination, sharpen, vote
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -94,6 +94,19 @@ class TestCombine:
     def test_equal_members_are_one(self, combine: MeanOfProbabilities | MeanOfLogits) -> None:
         logits = torch.randn(1, 4, 3, generator=tiny.seeded(1), dtype=torch.float64)
         close(combine(logits.expand(5, -1, -1)), logits[0].softmax(-1))
+
+
+class TestVote:
+    def test_shares_by_hand(self) -> None:
+        # Three members: two choose class 0, one class 2; mean probabilities 0.6, 0.1, 0.3.
+        p = torch.tensor([[[0.8, 0.1, 0.1]], [[0.9, 0.05, 0.05]], [[0.1, 0.15, 0.75]]], dtype=torch.float64)
+        close(vote(p.log()), rows([2.3 / 3.5, 0.05 / 3.5, 1.15 / 3.5]))
+
+    def test_the_surest_member_has_one_vote_and_a_tie_goes_to_the_larger_mean(self) -> None:
+        sure, unsure = [0.0, 20.0, 0.0], [1.0, 0.0, 0.0]
+        assert vote(torch.tensor([[sure], [unsure], [unsure]])).argmax(-1).tolist() == [0]
+        assert vote(torch.tensor([[sure], [unsure]])).argmax(-1).tolist() == [1]
+        assert vote(torch.tensor([[unsure], [sure]])).argmax(-1).tolist() == [1]
 
 
 class TestEnsemble:
