@@ -100,7 +100,8 @@ class Reading:
             raise ValueError("a reading needs at least one round, got none")
         column, names = self.column(answer), list(dict.fromkeys(name for row in rows for name in row))
         if column not in names:
-            raise ValueError(f"no round has the measure {column!r}{nearest(column, names)}")
+            told = f"no round has the measure {column!r}{nearest(column, names)}"
+            raise ValueError(f"{told}; a run from before it was taken must leave the store (its folder in it)")
         seen = [_number(row.get(column)) for row in rows[: self.cap or None]]
         if self.at == "first":
             reached = (number for number, value in enumerate(seen, start=1) if value >= self.target)
