@@ -238,7 +238,8 @@ class Book:
         """Return by how many points rows lie above others, seed by seed, at the largest scale that has been run.
 
         Args:
-            baselines: for each row the row that it is held against; seeds that only one of them has are left out.
+            baselines: for each row the row that it is held against, "" for its own accuracy; seeds that only one
+                of the two has are left out.
             column: of both.
 
         Returns:

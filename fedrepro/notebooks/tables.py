@@ -255,21 +255,21 @@ def labelled(frame: pd.DataFrame, cells: Iterable[Cell]) -> pd.DataFrame:
 
 
 def above(made: pd.DataFrame, baselines: Mapping[str, str], column: str) -> pd.DataFrame:
-    """Return by how many points rows lie above others, seed by seed; no line for what only one of them has.
+    """Return by how many points rows lie above others, by seed and precision; no line for what only one of them has.
 
     Args:
-        made: records of one scale, columns row, column, seed, result.
-        baselines: for each row the row that it is held against.
+        made: records of one scale, columns row, column, seed, precision, result.
+        baselines: for each row the row that it is held against; "" for none.
         column: of both.
 
     Returns:
-        Columns name (the row), seed, accuracy (the difference, in points).
+        Columns name (the row), seed, accuracy (the difference, in points; without a baseline the row's own).
     """
     found = made[made["column"] == column].groupby("row")
-    seeds = {row: lines.set_index("seed")["result"] for row, lines in found}
-    pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in seeds]
-    gaps = {row: (seeds[row] - seeds[base]).dropna() for row, base in pairs}
-    lines = [(row, seed, value) for row, gap in gaps.items() for seed, value in gap.items()]
+    seeds = {row: lines.set_index(["seed", "precision"])["result"] for row, lines in found}
+    pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in (*seeds, "")]
+    gaps = {row: (seeds[row] - (seeds[base] if base else 0.0)).dropna() for row, base in pairs}
+    lines = [(row, seed, value) for row, gap in gaps.items() for (seed, _), value in gap.items()]
     return pd.DataFrame(lines, columns=["name", "seed", "accuracy"])
 
 

@@ -71,14 +71,24 @@ def test_differences_are_seed_by_seed_at_the_largest_scale(monkeypatch: pytest.M
     made = {"short": lines, "smoke": [("base", 0, 1.0), ("SWA", 0, 2.0)], "paper": [("SWA", 0, 70.0)]}
 
     def records(paper: object, item: str, scale: str, folders: object) -> pd.DataFrame:
-        return pd.DataFrame(made[scale], columns=["row", "seed", "result"]).assign(column="ConvNet")
+        table = pd.DataFrame(made[scale], columns=["row", "seed", "result"])
+        return table.assign(column="ConvNet", precision="float32")
 
     monkeypatch.setattr("fedrepro.notebooks.book.verdict.records", records)
     scale, found = book.differences({"SWA": "base", "loss": "base"}, "ConvNet")
     assert scale == "short"  # at paper scale there is no baseline
     assert found.values.tolist() == [["SWA", 0, 2.0], ["SWA", 1, -1.0]]
+    scale, found = book.differences({"SWA": "", "base": ""}, "ConvNet")
+    assert (scale, found.values.tolist()) == ("paper", [["SWA", 0, 70.0]])
     with pytest.raises(ValueError, match="nothing of fedbe/paper_vs_code in 'ResNet-20' has been run beside"):
         book.differences({"SWA": "base"}, "ResNet-20")
+
+
+def test_differences_are_of_one_precision() -> None:
+    lines = [("base", 0, "float32", 40.0), ("SWA", 0, "bfloat16", 42.0), ("SWA", 1, "float32", 43.0)]
+    lines += [("base", 1, "float32", 41.0)]
+    made = pd.DataFrame(lines, columns=["row", "seed", "precision", "result"]).assign(column="x")
+    assert tables.above(made, {"SWA": "base"}, "x").values.tolist() == [["SWA", 1, 2.0]]
 
 
 def test_cells_that_share_a_run_play_it_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
