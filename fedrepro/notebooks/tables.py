@@ -269,8 +269,9 @@ def above(made: pd.DataFrame, baselines: Mapping[str, str], column: str) -> pd.D
     seeds = {row: lines.set_index(["seed", "precision"])["result"] for row, lines in found}
     pairs = [(row, base) for row, base in baselines.items() if row in seeds and base in (*seeds, "")]
     gaps = {row: (seeds[row] - (seeds[base] if base else 0.0)).dropna() for row, base in pairs}
-    lines = [(row, seed, value) for row, gap in gaps.items() for (seed, _), value in gap.items()]
-    return pd.DataFrame(lines, columns=["name", "seed", "accuracy"])
+    columns = ["name", "seed", "accuracy"]
+    frames = [gap.rename("accuracy").reset_index().assign(name=row)[columns] for row, gap in gaps.items()]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 def shapes(state: State, trace: Round, federation: Federation) -> pd.DataFrame:
