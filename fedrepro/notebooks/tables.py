@@ -255,7 +255,7 @@ def labelled(frame: pd.DataFrame, cells: Iterable[Cell]) -> pd.DataFrame:
 
 
 def above(made: pd.DataFrame, baselines: Mapping[str, str], column: str) -> pd.DataFrame:
-    """Return by how many points rows lie above others, by seed and precision; no line for what only one of them has.
+    """Return by how many points rows lie above others, seed by seed; no line for what only one of them has.
 
     Args:
         made: records of one scale, columns row, column, seed, precision, result.
