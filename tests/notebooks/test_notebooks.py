@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedrepro import papers
 from fedrepro.notebooks.batch import check, parameters_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +153,53 @@ def test_notebook(path: Path) -> None:
 def test_defaults_are_of_their_own_types(path: Path) -> None:
     notebook = ROOT / "notebooks" / path
     check(notebook, {name: default for name, (_, default) in parameters_of(notebook).items()})
+
+
+class Asked(ast.NodeVisitor):
+    """The labels with which a notebook asks its book for settings at a scale."""
+
+    def __init__(self, scale: str) -> None:
+        self.scale = scale
+        self.found: list[set[str]] = []
+
+    def value(self, expression: ast.expr) -> Any:
+        return eval(ast.unparse(expression), {"scale": self.scale})  # of this repository's own notebooks
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        names = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+        if names == {"scale"}:
+            self.visit(node.body if self.value(node.test) else node.orelse)
+        else:
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func) == "book.setting":
+            self.found.append(set(map(self.value, node.args)))
+        self.generic_visit(node)
+
+
+@pytest.mark.parametrize("scale", papers.SCALES)
+@pytest.mark.parametrize("path", [path for path in FOUND if path.parts[0] in papers.names()], ids=str)
+def test_the_settings_that_a_notebook_asks_for_are_there_at_every_scale(path: Path, scale: str) -> None:
+    asked = Asked(scale)
+    for one in json.loads((ROOT / "notebooks" / path).read_text("utf-8"))["cells"]:
+        if one["cell_type"] == "code":
+            asked.visit(ast.parse(text(one)))
+    there = [set(known.labels.values()) for known in papers.load(path.parts[0]).cells(path.stem, scale)]
+    assert [labels for labels in asked.found if not any(labels <= known for known in there)] == []
+
+
+def test_settings_are_seen_as_they_are_asked_for_at_a_scale() -> None:
+    code = ast.parse(
+        'a = f(book.setting("x", "1" if scale != "short" else "5").with_(lr=1))\n'
+        'b = book.setting("y") if scale == "short" else a'
+    )
+    found = {}
+    for scale in ("smoke", "short"):
+        asked = Asked(scale)
+        asked.visit(code)
+        found[scale] = asked.found
+    assert found == {"smoke": [{"x", "1"}], "short": [{"x", "5"}, {"y"}]}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
