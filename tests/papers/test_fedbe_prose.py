@@ -222,3 +222,58 @@ def test_the_readme_tells_what_paper_scale_costs() -> None:
         lines.append(f"| {' | '.join(told)} |")
     assert "\n".join(lines) in README, "\n".join(lines)
     assert numbers(r"(\d+) settings with five seeds each", README) == [len(together) // 5]
+
+
+def ends(item: str) -> dict[tuple[str, str], float]:
+    """Return the mean result of each cell of an item's short runs."""
+    means = recorded(item).groupby(["row", "column"], as_index=False)["result"].mean()
+    return {
+        (str(row), str(column)): float(value)
+        for row, column, value in zip(means["row"], means["column"], means["result"])
+    }
+
+
+def test_what_the_notebooks_say_of_their_short_runs() -> None:
+    depth = ends("figure2_depth")
+    lost = {
+        row: depth[row, "0 layers added"] - depth[row, "4 layers added"]
+        for row in ("FedAvg", "FedBE", "Ground-truth labels")
+    }
+    assert lost["FedAvg"] > lost["FedBE"] > 0 < lost["Ground-truth labels"]
+    assert (
+        min(
+            depth["Ground-truth labels", f"{n} layers added"] - depth["FedBE", f"{n} layers added"]
+            for n in (0, 2, 4)
+        )
+        > 5
+    )
+    samples = {column: value for (_, column), value in ends("figure3_samples").items()}
+    assert min(samples, key=samples.__getitem__) == "0 samples"
+    assert samples["5 samples"] >= max(samples["10 samples"], samples["20 samples"])
+    local, rates_ = ends("figure5_local_decay"), ("0.003", "0.01", "0.03")
+    plain = {rate: local["FedAvg, no decay", f"learning rate {rate}"] for rate in rates_}
+    assert all(plain[rate] > local["FedAvg, decay of 0.99 a step", f"learning rate {rate}"] for rate in rates_)
+    assert max(plain, key=plain.__getitem__) == "0.01"
+    over = ends("figure6_round_decay")
+    assert all(
+        over["FedAvg, no decay", f"alpha {a}"] > over["FedAvg, decay over rounds", f"alpha {a}"]
+        for a in ("0.1", "1")
+    )
+    decay = ends("figure7_weight_decay")
+    places = [(method, f"{epochs} local epochs") for method in ("FedAvg", "FedBE") for epochs in (5, 20)]
+    gains = [
+        decay[f"{method}, weight decay", at] - decay[f"{method}, no weight decay", at] for method, at in places
+    ]
+    assert 0 < min(gains) <= max(gains) < 1
+    assert all(decay[row, "20 local epochs"] > decay[row, "5 local epochs"] for row, _ in decay)
+    public = ends("table3_public_data").values()
+    assert max(public) - min(public) < 1
+    momentum = {row: value for (row, _), value in ends("table4_momentum").items()}
+    assert momentum["Step/FedBE + FedAvgM"] - momentum["Step/FedAvgM"] > 3
+    assert 0 < momentum["Step/FedBE + FedProx"] - momentum["Step/FedProx"] < 1
+    hundred = ends("table5_cifar100").values()
+    assert max(hundred) - min(hundred) < 0.5
+    assert {round(value) for value in hundred} == {13}
+    late = {row: value for (row, _), value in ends("table7_stragglers").items()}
+    assert late["Stragglers/FedBE"] < late["Stragglers/FedAvg"]
+    assert 0 < late["Normal/FedBE"] - late["Normal/FedAvg"] < 0.5
