@@ -266,6 +266,12 @@ def test_what_the_notebooks_say_of_their_short_runs() -> None:
     ]
     assert 0 < min(gains) <= max(gains) < 1
     assert all(decay[row, "20 local epochs"] > decay[row, "5 local epochs"] for row, _ in decay)
+    sizes = ends("figure4_public_size")
+    level = sizes["Step/FedAvg, 25K images at the clients", "ConvNet"]
+    gain = [sizes[f"Step/FedBE, {size} public images", "ConvNet"] - level for size in ("1K", "2.5K", "5K", "10K")]
+    assert 0 < min(gain) <= max(gain) < 2
+    assert gain[:3] == sorted(gain[:3])
+    assert gain[3] < gain[2]
     public = ends("table3_public_data").values()
     assert max(public) - min(public) < 1
     momentum = {row: value for (row, _), value in ends("table4_momentum").items()}
