@@ -283,3 +283,21 @@ def test_what_the_notebooks_say_of_their_short_runs() -> None:
     late = {row: value for (row, _), value in ends("table7_stragglers").items()}
     assert late["Stragglers/FedBE"] < late["Stragglers/FedAvg"]
     assert 0 < late["Normal/FedBE"] - late["Normal/FedAvg"] < 0.5
+
+
+def test_what_paper_vs_code_says_of_1_ensemble() -> None:
+    table = recorded("paper_vs_code").query("row.str.startswith('1-Ensemble')")
+    assert set(table["seed"]) == {0}
+    found = table.set_index("row")["result"]
+    as_it_is = found["1-Ensemble as in the paper"]
+    order = ["as in the paper", "mean of logits", "at temperature 2", "by vote"]
+    pattern = r"of probabilities gives ([\d.]+) %, the mean of logits ([\d.]+), .* 2 ([\d.]+), the vote ([\d.]+)\."
+    (told,) = re.findall(pattern, prose("paper_vs_code"))
+    assert [float(number) for number in told] == [tenths(found[f"1-Ensemble {name}"]) for name in order]
+    others = ("Step by shards", "repeated draws", "clients pad 4")
+    assert all(1.5 < as_it_is - found[f"1-Ensemble {name}"] < 4.5 for name in others)
+    assert round(as_it_is - found["1-Ensemble rate falls"]) == 10
+
+
+def tenths(number: float) -> float:
+    return float(Decimal(f"{number:.4f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
