@@ -24,6 +24,7 @@ from fedrepro.models.architecture import Architecture
 from fedrepro.runs.machine import provenance
 
 Known = dict[str, float]  # images/s of each of `KINDS`
+WORK = 2  # raised when another work is measured, so that rates of before are not taken
 SECONDS, MOST = 0.4, 3.0  # that a measurement should take, and may take but for its first steps
 
 
@@ -46,7 +47,7 @@ class Rates:
     def here(cls, device: str, path: Path | None = None) -> "Rates":
         """Return what is known of this machine; rates of another one, or by another torch, are not taken."""
         where = provenance(device)
-        machine = {name: where[name] for name in ("device", "threads", "torch")}
+        machine = {name: where[name] for name in ("device", "threads", "torch")} | {"work": WORK}
         found = cls(device, machine, path or paths.results_folder() / "rates.json")
         with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
             kept = json.loads(found.path.read_text("utf-8"))
@@ -102,9 +103,9 @@ def measured(device: str, model: str, precision: str) -> Known:
         precision=precision,
         clients=clients,
         images=1000 if cuda else 400,
-        batch=40,  # FedBE's, as is the student's; smaller ones are slower, on a CPU to less than half
+        batch=40,  # FedBE's of a client; its student's is 128. Smaller ones are slower, on a CPU to less than half
         epochs=1,
-        public=2000 if cuda else 64,
+        public=2000 if cuda else 128,
         teachers=clients,
     )
     chosen = stacked.choose(Architecture(model, CLASSES), torch.device(device), precision, CLIENT)

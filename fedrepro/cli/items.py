@@ -91,14 +91,11 @@ def _costs(chosen: list[Item], ran: Ran) -> None:
     head = ["item", "scale", "runs", "done", "missing", "to train", "to predict", "here"]
     lines = [head + [f"[{number}]" for number in range(1, len(places) + 1)]]
     for scale in SCALES:
-        together, known_ = dict[tuple[Setting, int], None](), set[tuple[Setting, int]]()
-        for item in batch:
-            mine, there = runs(asked(item, scale)), recorded(asked(item, scale), scale)
-            together |= mine
-            known_ |= there
-            lines.append([item.key, scale, *_cost(mine, there, ran, rates, places)])
-        if len(batch) > 1:
-            lines.append(["together", scale, *_cost(together, known_, ran, rates, places)])
+        every = {item.key: asked(item, scale) for item in batch}
+        if len(batch) > 1:  # there a run is recorded if all items that show it have recorded it
+            every["together"] = Wanted(tuple(cell for wanted in every.values() for cell in wanted.cells))
+        for name, wanted in every.items():
+            lines.append([name, scale, *_cost(runs(wanted), recorded(wanted, scale), ran, rates, places)])
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
         words = [

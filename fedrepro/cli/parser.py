@@ -50,7 +50,7 @@ def _run(add: Add) -> None:
         "fedrepro run fedbe/table1_methods --scale short --only ConvNet,Step --seeds 3 --budget 8m",
     )
     _which_runs(run, count="+")
-    run.add_argument("--cheapest", action="store_true", help="the least work first, not seed by seed")
+    run.add_argument("--cheapest", action="store_true", help="the least work first; without what is recorded")
     run.add_argument("--list", action="store_true", help="show the runs and what is done; start none")
 
 

@@ -70,8 +70,7 @@ def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -
     device = choose_device(options.device)
     items = {key: papers.find(key)[0] for key in keys if key.partition("/")[0] in papers.names()}
     asked = planned(list(items.values()), options) if items else Wanted(())
-    if options.record:
-        record.check(traces.figures, items, options.scale)
+    record.check(traces.figures, items, options.scale)
     wanted, whole = there(asked)
     done, store = play(wanted, options)
     good = tell(done, store, wanted.count) and whole

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the runs of items, or list them."""
     device = choose_device(options.device)
     wanted = planned(named(options.items), options)
+    if options.cheapest:
+        wanted = _missing(wanted, options.scale)
     if options.list:
         return _list(wanted)
     if options.record:
@@ -37,8 +39,6 @@ def run(options: argparse.Namespace) -> int:
     if options.precision == "float32" and device == "cpu" and precision_of("cpu") == "bfloat16":
         print(FASTER, flush=True)
     wanted, whole = there(wanted)
-    if options.cheapest:
-        wanted = _missing(wanted, options.scale)
     done, store = play(wanted, options)
     if options.record:
         write(paths.recorded_folder(), done, options.scale)

@@ -23,7 +23,7 @@ from fedrepro.core.files import write_atomically
 
 PACKAGES = (
     *("torch", "torchvision", "numpy", "pandas", "scikit-learn", "matplotlib", "seaborn"),
-    *("papermill", "nbclient", "nbconvert", "ipykernel", "ipython"),
+    *("papermill", "nbclient", "nbconvert", "latex2mathml", "ipykernel", "ipython"),
 )
 RECORD = re.compile(r"(smoke|short|paper)(_rounds|_measures|_hits|_settings)?\.(csv|json)")
 OWN, REPORT = "own records", "report"

@@ -17,8 +17,8 @@ from fedrepro.stages.round import Round
 
 # Other ways to combine an ensemble's members than the method's own.
 OTHERWISE: Mapping[str, Combine] = {
-    "mean of logits": MeanOfLogits(),
     "mean at temperature 2": MeanOfProbabilities(sharpen=1.0, temperature=2.0),
+    "mean of logits": MeanOfLogits(),
     "vote": vote,
 }
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,8 @@ def execute_all(jobs: Sequence[Job], *, workers: int = 1, progress: bool = True)
     stop = threading.Event()
     bar = tqdm(total=len(jobs), desc="notebooks", disable=not progress)
     with ThreadPoolExecutor(workers) as pool, bar:
-        run = {n: pool.submit(_supervise, job, stop) for n, job in enumerate(jobs) if n not in broken}
+        pages = frozenset(job.output.resolve() for job in jobs if job.page)
+        run = {n: pool.submit(_supervise, job, stop, pages) for n, job in enumerate(jobs) if n not in broken}
         numbers = {future: number for number, future in run.items()}
         bar.update(len(broken))
         try:
@@ -110,7 +111,7 @@ def refresh(notebook: Path, *, timeout: float) -> Result:
     return result
 
 
-def _supervise(job: Job, stop: threading.Event) -> Result:
+def _supervise(job: Job, stop: threading.Event, pages: Collection[Path]) -> Result:
     """Run a job to its end, at most twice, and put its notebook under the name that its verdict deserves."""
     began = time.monotonic()
     output, failed = job.output.resolve(), failed_name(job.output.resolve())
@@ -125,7 +126,7 @@ def _supervise(job: Job, stop: threading.Event) -> Result:
             if error is None:
                 partial.replace(output)
                 failed.unlink(missing_ok=True)
-                error = _page(job, output) if job.page else None
+                error = _page(job, output, pages) if job.page else None
             elif partial.exists():
                 partial.replace(failed)
                 error = f"code cell {cell}: {error}" if cell else error
@@ -134,12 +135,12 @@ def _supervise(job: Job, stop: threading.Event) -> Result:
     return Result(ok=error is None, seconds=time.monotonic() - began, error=error)
 
 
-def _page(job: Job, output: Path) -> str | None:
+def _page(job: Job, output: Path, pages: Collection[Path]) -> str | None:
     """Make a page of an executed notebook; returns what went wrong."""
     from fedrepro.notebooks.page import write_page
 
     try:
-        write_page(output, job.notebook.resolve())
+        write_page(output, job.notebook.resolve(), pages)
     except Exception as error:  # of nbconvert, of a template, of the disk: the other notebooks go on
         return f"no page was made of it: {error}"
     return None

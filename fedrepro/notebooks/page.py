@@ -5,6 +5,7 @@ Formulas become MathML, which browsers draw themselves. The page has no script, 
 
 import os
 import re
+from collections.abc import Collection
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from fedrepro.notebooks.notebook import load
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_page(executed: Path, notebook: Path) -> Path:
+def write_page(executed: Path, notebook: Path, others: Collection[Path] = ()) -> Path:
     """Write the page of an executed notebook beside it.
 
     Args:
         executed: the notebook with its outputs.
         notebook: what it was executed from, to whose folder its links are relative.
+        others: executed notebooks whose pages are still to come.
 
     Returns:
         The page's file: the executed notebook's name with html at its end.
@@ -35,7 +37,7 @@ def write_page(executed: Path, notebook: Path) -> Path:
         StoreError: if the page cannot be written.
     """
     page = executed.with_suffix(".html")
-    exporter = _Exporter(executed.parent, notebook.parent)
+    exporter = _Exporter(executed.parent, notebook.parent, others)
     resources = {
         "metadata": {"name": _title(executed)},
         "look": (TEMPLATES / "page" / "page.css").read_text("utf-8"),
@@ -57,22 +59,22 @@ def _title(executed: Path) -> str:
 class _Exporter(HTMLExporter):
     """nbconvert's exporter with our template, MathML and links that hold where the page lies."""
 
-    def __init__(self, folder: Path, source: Path) -> None:
+    def __init__(self, folder: Path, source: Path, others: Collection[Path]) -> None:
         super().__init__(template_name="page", extra_template_basedirs=[str(TEMPLATES)])
-        self._places = folder, source
+        self._places = folder, source, others
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         """Return the html of a cell of text."""
-        renderer = _Renderer(self._places, escape=False, exclude_anchor_links=True)
+        renderer = _Renderer(self._places, escape=False, anchor_link_text="")
         found: str = MarkdownWithMath(renderer=renderer).render(source)
         return found
 
 
 class _Renderer(IPythonRenderer):
-    def __init__(self, places: tuple[Path, Path], **options: Any) -> None:
+    def __init__(self, places: tuple[Path, Path, Collection[Path]], **options: Any) -> None:
         super().__init__(**options)
-        self._folder, self._source = places
+        self._folder, self._source, self._others = places
 
     def block_math(self, body: str) -> str:
         return mathml(body, "block")
@@ -81,7 +83,7 @@ class _Renderer(IPythonRenderer):
         return mathml(body, "inline")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        found: str = super().link(text, moved(url, self._source, self._folder), title)
+        found: str = super().link(text, moved(url, self._source, self._folder, self._others), title)
         return found
 
 
@@ -90,16 +92,21 @@ def mathml(formula: str, display: str) -> str:
     try:
         found: str = convert(formula.strip(), display=display)
     except Exception:  # the package raises errors of many kinds
-        return f"<code>{escape(formula)}</code>"
-    return found
+        found = "\\"
+    # What it does not know it leaves as it stands, with the backslash.
+    return f"<code>{escape(formula)}</code>" if "\\" in found else found
 
 
-def moved(url: str, source: Path, folder: Path) -> str:
-    """Return a link of a notebook in one folder for its page in another; other notebooks have pages beside it."""
+def moved(url: str, source: Path, folder: Path, others: Collection[Path] = ()) -> str:
+    """Return a link of a notebook in one folder for its page in another.
+
+    Another notebook is its page, where there is one or will be one, else the notebook itself.
+    """
     parts = urlsplit(url)
     if parts.scheme or parts.netloc or not parts.path:
         return url
     path = Path(unquote(parts.path))
-    if path.suffix == ".ipynb" and path.parent.name != "optional":  # optional ones are not executed
-        return parts._replace(path=quote(path.with_suffix(".html").as_posix())).geturl()
+    page = path.with_suffix(".html")
+    if path.suffix == ".ipynb" and ((folder / page).exists() or (folder / path).resolve() in others):
+        return parts._replace(path=quote(page.as_posix())).geturl()
     return parts._replace(path=quote(Path(os.path.relpath(source / path, folder)).as_posix())).geturl()

@@ -96,7 +96,8 @@ def find(
         status = "partly run"
     elif all(one.low > 0 for one in contrasts):
         status = "holds"
-    worst = min(contrasts, key=lambda one: one.low if one.seeds > 1 else one.mean)
+    numbers = [one for one in contrasts if not math.isnan(one.mean)] or contrasts  # the others are only bounds
+    worst = min(numbers, key=lambda one: one.low if one.seeds > 1 else one.mean)
     above = sum(one.mean > 0 for one in contrasts)
     known = f"{len(contrasts)} of {len(every)} known: " if len(contrasts) < len(every) else ""
     return Finding(status, f"{known}{above} of {len(contrasts)} above zero; least {told(worst)}", contrasts)

@@ -30,29 +30,31 @@ def printed(table: pd.DataFrame) -> dict[Key, dict[str, Any]]:
         lines.setdefault((item, line["row"], line["column"]), []).append(line)
         means.setdefault((item, line["metric"]), []).append(line["mean"])
     steps = {group: 10.0 ** -decimals(numbers) for group, numbers in means.items()}
-    cells = {cell: _joined(found) for cell, found in lines.items()}
+    own = {
+        place: 10.0 ** -decimals(found["mean"])
+        for place, found in table.groupby(["item", "metric", "source"], dropna=False)
+    }
+    cells = {cell: _joined(cell[0], found, own) for cell, found in lines.items()}
     return {cell: line | {"step": steps[cell[0], line["metric"]]} for cell, line in cells.items()}
 
 
-def _joined(lines: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+def _joined(item: str, lines: Sequence[Mapping[Any, Any]], steps: Mapping[Any, float]) -> dict[str, Any]:
     known = {name: [line[name] for line in lines if pd.notna(line[name])] for name in lines[0]}
     notes = known["note"]
     joined = {name: values[0] if values else math.nan for name, values in known.items()}
     joined["status"] = min(known["status"], key=STATUSES.index)
-    if not all(agree(known[name]) for name in ("mean", "std")):
+    each = [steps[item, line["metric"], line["source"]] for line in lines]
+    if not all(agree([line[name] for line in lines], each) for name in ("mean", "std")):
         joined["status"] = "contradiction"
         notes.append("; ".join(f"{line['source']} prints {line['mean']} ± {line['std']}" for line in lines))
     return joined | {"source": "; ".join(dict.fromkeys(known["source"])), "note": "; ".join(notes)}
 
 
-def agree(numbers: Iterable[float]) -> bool:
-    """Return whether numbers may be one number printed with more decimals and with fewer, as 74.54 and 74.5."""
-    known = sorted(number for number in numbers if not math.isnan(number))
-    if not known:
-        return True
-    coarsest = 10.0 ** -min(decimals([number]) for number in known)
-    whole = 1e-9 if len({decimals([number]) for number in known}) == 1 else coarsest / 2 + 1e-9
-    return known[-1] - known[0] <= whole
+def agree(numbers: Sequence[float], steps: Sequence[float]) -> bool:
+    """Return whether numbers may be one number, printed in steps of its own each, such as 74.54 and 74.5."""
+    known = [number for number in numbers if not math.isnan(number)]
+    coarse = max(steps, default=0.0) / 2 if len(set(steps)) > 1 else 0.0
+    return not known or max(known) - min(known) <= coarse + 1e-9
 
 
 def decimals(numbers: Iterable[float]) -> int:

@@ -231,7 +231,7 @@ def _section(
     places = printed(table)
     off = [
         Off(item, name, f"{cell['row']} × {cell['column']}", " ".join(judged(cell, places).split("\n")))
-        for cell in table[table["verdict"] == "off"].to_dict("records")
+        for cell in table[table["verdict"].eq("off") & table["judged_at"].eq("")].to_dict("records")
     ]
     notes: dict[str, list[str]] = {}
     for cell in table.to_dict("records"):

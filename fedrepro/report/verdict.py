@@ -100,7 +100,7 @@ def _judged_by(paper: Paper, cell: Key) -> tuple[Key, dict[Any, Any]]:
     known = [twin for twin in same if pd.notna(printed[twin]["mean"])]
     home = (known or same)[0]
     status = min((printed[twin]["status"] for twin in same), key=STATUSES.index)
-    differ = not agree(printed[twin]["mean"] for twin in known)
+    differ = not agree(*([printed[twin][name] for twin in known] for name in ("mean", "step")))
     return home, {**printed[home], "status": "contradiction" if differ else status}
 
 

@@ -19,8 +19,8 @@ With $\tilde p_c$ as target:
 
 $$L = -\frac{1}{B} \sum_b \log p_b$$
 
-[the other](other.ipynb#part), [the sliders](optional/sliders.ipynb), [the kernel](../../fedrepro/plain.py),
-[the paper](https://example.org/a.ipynb), [above](#1.-The-item)
+[the other](other.ipynb#part), [a third](third.ipynb), [the sliders](optional/sliders.ipynb),
+[the kernel](../../fedrepro/plain.py), [the paper](https://example.org/a.ipynb), [above](#1.-The-item)
 """
 
 
@@ -34,7 +34,8 @@ def page(tmp_path: Path) -> str:
     executed = tmp_path / "results" / "fedbe" / "item.ipynb"
     executed.parent.mkdir(parents=True)
     nbformat.write(v4.new_notebook(cells=cells), executed)
-    made = write_page(executed, tmp_path / "notebooks" / "fedbe" / "item.ipynb")
+    (executed.parent / "other.html").touch()
+    made = write_page(executed, tmp_path / "notebooks" / "fedbe" / "item.ipynb", [executed.parent / "third.ipynb"])
     assert made == executed.with_suffix(".html")
     return made.read_text("utf-8")
 
@@ -64,24 +65,31 @@ def test_it_has_title_code_and_outputs(page: str) -> None:
 
 
 def test_links_hold_where_the_page_lies(page: str) -> None:
-    assert set(re.findall(r'<a href="([^"]*)"', page)) == {
+    assert set(re.findall(r'<a (?:target="[^"]*" )?href="([^"]*)"', page)) == {
         "other.html#part",
+        "third.html",
         "../../notebooks/fedbe/optional/sliders.ipynb",
         "../../fedrepro/plain.py",
         "https://example.org/a.ipynb",
         "#1.-The-item",
     }
+    assert re.search(r'<h1 id="Losses-[^"]*gains"', page)
 
 
 def test_a_name_with_a_space() -> None:
     source, folder = Path("/a/notebooks/fedbe"), Path("/b/my results/fedbe")
-    assert moved("my%20other.ipynb", source, folder) == "my%20other.html"
+    assert moved("my%20other.ipynb", source, folder, [folder / "my other.ipynb"]) == "my%20other.html"
+    assert moved("my%20other.ipynb", source, folder) == "../../a/notebooks/fedbe/my%20other.ipynb".replace(
+        "../../a", "../../../a"
+    )
     assert moved("../../figures/a%20b.png", source, folder) == "../../../a/figures/a%20b.png"
 
 
 def test_what_is_no_formula_stays_as_it_is() -> None:
     assert mathml(r"\sqrt", "inline") == r"<code>\sqrt</code>"
     assert mathml("x < ^", "inline") == "<code>x &lt; ^</code>"
+    assert mathml(r"\nosuchcommand x", "inline") == r"<code>\nosuchcommand x</code>"
+    assert "&#x0230A;" in mathml(r"\left\lfloor x \right\rfloor", "inline")
 
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*/*.ipynb"))
