@@ -303,11 +303,7 @@ def test_what_paper_vs_code_says_of_1_ensemble() -> None:
     order = ["as in the paper", "mean of logits", "at temperature 2", "by vote"]
     pattern = r"of probabilities gives ([\d.]+) %, the mean of logits ([\d.]+), .* 2 ([\d.]+), the vote ([\d.]+)\."
     (told,) = re.findall(pattern, prose("paper_vs_code"))
-    assert [float(number) for number in told] == [tenths(found[f"1-Ensemble {name}"]) for name in order]
+    assert list(told) == points(found[[f"1-Ensemble {name}" for name in order]])
     others = ("Step by shards", "repeated draws", "clients pad 4")
     assert all(1.5 < as_it_is - found[f"1-Ensemble {name}"] < 4.5 for name in others)
     assert round(as_it_is - found["1-Ensemble rate falls"]) == 10
-
-
-def tenths(number: float) -> float:
-    return float(Decimal(f"{number:.4f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
