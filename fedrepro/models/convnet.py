@@ -38,8 +38,9 @@ class ConvNet(nn.Module):
         """Return the logits `[N, C]` of images `[N, 3, 32, 32]`; another shape is a ValueError."""
         if x.shape[1:] != IMAGE_SHAPE:
             raise ValueError(f"ConvNet takes images [N, 3, 32, 32], got {list(x.shape)}")
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        # ReLU may come after the pooling: the same bits, also of the gradients, for a quarter of the work.
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
         x = F.relu(self.conv3(x))
         for conv in self.extra:
             x = F.relu(conv(x))
