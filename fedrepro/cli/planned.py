@@ -39,16 +39,17 @@ class Wanted:
         return [cell for cell, seeds in self.sharing[setting] if seed < seeds]
 
     def numbers(self) -> Iterator[tuple[Cell, int]]:
-        """Yield each cell with each seed, item by item, all cells of a seed before the next seed."""
+        """Yield each cell with each seed but for what is left out: item by item, and there seed by seed."""
         for _, group in itertools.groupby(self.cells, key=lambda pair: pair[0].item):
             cells = list(group)
             for seed in range(max(seeds for _, seeds in cells)):
-                yield from ((cell, seed) for cell, seeds in cells if seed < seeds)
+                meant = ((cell, seed) for cell, seeds in cells if seed < seeds)
+                yield from (one for one in meant if (one[0].setting, seed) not in self.left_out)
 
     def runs(self) -> Iterator[Run]:
         """Yield all runs in the order of the numbers that they give; nothing is counted or made before."""
         for cell, seed in self.numbers():
-            if self.asking(cell.setting, seed)[0] is cell and (cell.setting, seed) not in self.left_out:
+            if self.asking(cell.setting, seed)[0] is cell:
                 yield self.run(cell.setting, seed)
 
     def cheapest(self, cost: Callable[[Setting], float]) -> Iterator[Run]:

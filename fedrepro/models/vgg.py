@@ -96,8 +96,7 @@ class SlimVGG9(nn.Module):
         for stage in SLIM:
             for _ in stage[:-1]:
                 x = F.relu(next(layers)(x), inplace=True)
-            x = F.relu(
-                F.max_pool2d(next(layers)(x), 2), inplace=True
-            )  # so the same bits for a quarter of the work
+            x = F.max_pool2d(next(layers)(x), 2)
+            x = F.relu(x, inplace=True)  # after the pooling: the same bits for a quarter of the work
         logits: Tensor = self.output(x.flatten(1))
         return logits

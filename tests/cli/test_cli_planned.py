@@ -134,6 +134,9 @@ def test_the_cheapest_first_leaves_out_what_is_recorded(
     assert "recorded already" not in call(*asked, "--record").out
     (line,) = (figures / TABLE / "smoke.csv").read_text("utf-8").splitlines()[1:]
     assert line.startswith("Step/FedAvg,ConvNet,")
+    head, *listed = call(*asked, "--seeds", "2", "--list").out.splitlines()
+    assert head == "recorded already, so left out: 1 of 2 runs"
+    assert [line.rpartition(", ")[2] for line in listed] == ["seed 1"]
     answer = call(*asked, "--seeds", "2")
     assert answer.code == 0
     assert answer.out.startswith("recorded already, so left out: 1 of 2 runs\n")
@@ -162,6 +165,7 @@ def test_a_run_is_recorded_when_all_its_numbers_are(monkeypatch: pytest.MonkeyPa
     assert recorded(Wanted((two, (cell("c", "1", OTHER), 1))), "short") == set()
     left = Wanted((one, two), frozenset({(ONE, 0)}))
     assert (left.count, [run.seed for run in left.runs()]) == (2, [0, 1])
+    assert [(cell.row, seed) for cell, seed in left.numbers()] == [("2", 0), ("2", 1)]
     assert [run.setting for run in left.cheapest(lambda setting: 1.0)] == [OTHER, OTHER]
 
 
