@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def test_what_is_said_of_the_toy_is_its_record() -> None:
     assert "on every seed; CIFAR-10 smoke only" in README
 
 
-def points(numbers: pd.Series) -> list[str]:
+def points(numbers: Iterable[float]) -> list[str]:
     """Return numbers with one decimal, a half rounded away from zero."""
     return [str(Decimal(f"{number:.4f}").quantize(Decimal("0.1"), ROUND_HALF_UP)) for number in numbers]
 
@@ -307,3 +308,25 @@ def test_what_paper_vs_code_says_of_1_ensemble() -> None:
     others = ("Step by shards", "repeated draws", "clients pad 4")
     assert all(1.5 < as_it_is - found[f"1-Ensemble {name}"] < 4.5 for name in others)
     assert round(as_it_is - found["1-Ensemble rate falls"]) == 10
+
+
+def test_what_table_1_and_the_readme_say_of_paper_scale() -> None:
+    table = recorded("table1_methods", "paper")
+    places = [f"{partition}/1-Ensemble" for partition in ("Step", "Dirichlet")]
+    assert set(table["row"]) == set(places)
+    assert (set(table["seed"]), set(table["precision"]), set(table["column"])) == ({0}, {"bfloat16"}, {"ConvNet"})
+    ours = table.set_index("row")["result"]
+    printed = FEDBE.reported.query("item == 'table1_methods' and column == 'ConvNet'").drop_duplicates("row")
+    theirs = printed.set_index("row")["mean"]
+    numbers_ = points(number for place in places for number in (ours[place], theirs[place]))
+    text = prose("table1_methods")
+    assert [
+        *re.findall(r"ends at ([\d.]+) % .* ([\d.]+)\) and ([\d.]+) % \(Dirichlet; ([\d.]+)\)", text)[0]
+    ] == numbers_
+    pattern = r"([\d.]+) beside the paper's ([\d.]+) \(Step\) and ([\d.]+) beside ([\d.]+) \(Dirichlet\), both off"
+    assert [*re.findall(pattern, README)[0]] == numbers_
+    measures = pd.read_csv(ROOT / "figures/fedbe/table1_methods/paper_measures.csv").set_index(["measure", "row"])
+    pattern = r"mean of logits .* reach ([\d.]+) and ([\d.]+) %, by mean at temperature 2 ([\d.]+) and ([\d.]+) %"
+    (told,) = re.findall(pattern, text)
+    names = ("mean of logits", "mean at temperature 2")
+    assert [*told] == points(measures["value"][f"accuracy by {n}", place] for n in names for place in places)
