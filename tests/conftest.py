@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the environment before anything imports torch; kernels inherit it."""
     room = tempfile.mkdtemp(prefix="fedrepro-tests-")
     config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background: what tests start would too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith(("FEDREPRO_", "GIT_"))]:
         del os.environ[name]  # of the user, or of a git hook that runs the tests
     Path(room, "matplotlibrc").touch()
