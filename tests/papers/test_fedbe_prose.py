@@ -330,3 +330,42 @@ def test_what_table_1_and_the_readme_say_of_paper_scale() -> None:
     (told,) = re.findall(pattern, text)
     names = ("mean of logits", "mean at temperature 2")
     assert [*told] == points(measures["value"][f"accuracy by {n}", place] for n in names for place in places)
+
+
+def test_what_is_said_of_1_ensemble_s_combinations_at_paper_scale() -> None:
+    table = recorded("paper_vs_code", "paper").set_index("row")
+    assert (len(table), set(table["precision"]), set(table["seed"])) == (4, {"bfloat16"}, {0})
+    order = ("as in the paper", "by vote", "at temperature 2", "mean of logits")
+    step = points(table["result"][[f"1-Ensemble {name}" for name in order]])
+    pattern = (
+        r"of probabilities gives ([\d.]+) %, the vote ([\d.]+), .* 2 ([\d.]+), the mean of logits ([\d.]+)\. The"
+    )
+    assert [*re.findall(pattern, prose("paper_vs_code"))[0]] == step
+    measures = pd.read_csv(ROOT / "figures/fedbe/table1_methods/paper_measures.csv").set_index(["row", "measure"])
+    other = measures["value"]["Dirichlet/1-Ensemble"]
+    single = recorded("table1_methods", "paper").query("row == 'Dirichlet/1-Ensemble'")["result"]
+    names = ("accuracy by vote", "accuracy by mean at temperature 2", "accuracy by mean of logits")
+    pattern = (
+        r"in the same order, at ([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) %, all of them below the paper's 63\.3"
+    )
+    assert [*re.findall(pattern, prose("paper_vs_code"))[0]] == points([*single, *other[list(names)]])
+    pattern = (
+        r"constant rate\) ends at ([\d.]+) %; .* of logits\s+gives ([\d.]+), .* 2 ([\d.]+), the vote ([\d.]+)\."
+    )
+    assert [*re.findall(pattern, CARD, re.DOTALL)[0]] == [step[0], step[3], step[2], step[1]]
+    assert f"{min(step)} to {max(step)}, the paper 60.5 |" in README
+
+
+def test_what_table_5_and_the_readme_say_of_paper_scale() -> None:
+    table = recorded("table5_cifar100", "paper")
+    (line,) = table.itertuples()
+    assert (line.row, line.column, line.seed, line.precision) == ("Step/FedAvg", "ConvNet", 0, "bfloat16")
+    theirs = FEDBE.reported.query("item == 'table5_cifar100' and row == 'Step/FedAvg' and column == 'ConvNet'")
+    rounds = pd.read_csv(ROOT / "figures/fedbe/table5_cifar100/paper_rounds.csv")["accuracy"]
+    (gain,) = points([rounds.iloc[-1] - rounds.iloc[-10]])
+    (ours,) = points(table["result"])
+    text = prose("table5_cifar100")
+    assert f"ends at {ours} % after {len(rounds)} rounds, where the paper has" in text
+    assert f"the paper has {theirs['mean'].item()} ± {theirs['std'].item()} over five runs" in text
+    assert f"It gained {gain} points over the last ten rounds" in text
+    assert f"{ours} beside the paper's {theirs['mean'].item()}, too few seeds to tell" in README
