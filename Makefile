@@ -19,7 +19,7 @@ test: .venv/.test  ## format, lint, types, tests of the library, then every note
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -p no:nbval -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -p no:nbval -n 2 --dist loadfile --no-loadscope-reorder tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300 notebooks
 
 # An environment of its own, .minimum, anew each time: Linux, about 3 GB to download.
@@ -48,7 +48,7 @@ clean:  ## remove the environments and the caches; runs/, data/ and results/ sta
 # Each stamp is renewed when pyproject.toml changes. The test extra holds the notebooks extra.
 .venv/.test: pyproject.toml | .venv/.made
 	@echo "installing fedrepro[test] into .venv"
-	@$(PIP) -e '.[test]'
+	@$(PIP) -e '.[test]' --no-compile
 	@touch .venv/.test .venv/.notebooks
 
 .venv/.notebooks: pyproject.toml | .venv/.made

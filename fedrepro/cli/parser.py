@@ -73,7 +73,13 @@ def _which_runs(command: argparse.ArgumentParser, *, count: str) -> None:
     add("items", nargs=count, metavar="ITEM", help="a paper (fedbe) or paper/item")
     add("--scale", choices=SCALES, default="smoke", metavar="SCALE", help="smoke (default), short or paper")
     add("--seeds", type=whole, metavar="N", help="seeds 0..N-1; default: the item's own")
-    add("--only", type=labels, default=(), metavar="A,B", help="only these networks, partitions, methods")
+    add(
+        "--only",
+        type=labels,
+        default=(),
+        metavar="A,B",
+        help='only these networks, partitions, methods; "A, B" in quotes is one',
+    )
     text = "float32 (default) or bfloat16, of the convolutions"
     add("--precision", choices=("float32", "bfloat16"), default="float32", metavar="TYPE", help=text)
     text = "auto (default: cuda if there is one), cpu or cuda"

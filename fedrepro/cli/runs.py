@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     if options.cheapest:
         wanted = _missing(wanted, options.scale)
     if options.list:
-        return _list(wanted)
+        return _list(wanted, _order(wanted, options, device) if options.cheapest else None)
     if options.record:
         record.check(paths.recorded_folder(), {cell.item for cell, _ in wanted.cells}, options.scale)
     if options.precision == "float32" and device == "cpu" and precision_of("cpu") == "bfloat16":
@@ -72,12 +72,7 @@ def _missing(wanted: Wanted, scale: str) -> Wanted:
 def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
     """Carry out runs, one for all cells that have it in common; returns how each cell's run ended."""
     store, device, asked = Store(), choose_device(options.device), list[Run]()
-    order = wanted.runs()
-    if getattr(options, "cheapest", False):
-        from fedrepro.bench.rates import Rates
-
-        rates = Rates.here(device)
-        order = wanted.cheapest(lambda setting: rates.seconds(setting))
+    order = _order(wanted, options, device)
 
     def one_by_one() -> Iterator[Run]:
         for run in order:
@@ -91,6 +86,16 @@ def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
     return [
         (cell, run.seed, outcome) for run, outcome in pairs for cell in wanted.asking(run.setting, run.seed)
     ], store
+
+
+def _order(wanted: Wanted, options: argparse.Namespace, device: str) -> Iterator[Run]:
+    """Return the runs as they come, or by their cost on this machine, which is measured once."""
+    if not getattr(options, "cheapest", False):
+        return wanted.runs()
+    from fedrepro.bench.rates import Rates
+
+    rates = Rates.here(device)
+    return wanted.cheapest(lambda setting: rates.seconds(setting))
 
 
 def _line(run: Run, outcome: Outcome) -> None:
@@ -164,11 +169,12 @@ def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> Non
                 print(f"wrote {path}")
 
 
-def _list(wanted: Wanted) -> int:
-    """Show the runs of cells and what is done; a run whose data are missing has no key yet."""
+def _list(wanted: Wanted, order: Iterator[Run] | None) -> int:
+    """Show the runs of cells and what is done, item by item or in an order; without its data a run has no key."""
     store, missing = Store(), absent()
     files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun", "inside.pt": "begun"}
-    for cell, seed in wanted.numbers():
+    ordered = ((cell, run.seed) for run in order or () for cell in wanted.asking(run.setting, run.seed))
+    for cell, seed in ordered if order is not None else wanted.numbers():
         place = f"{cell.item}  {cell.row}, {cell.column}, seed {seed}"
         if lost := needs(cell.setting) & missing:
             print(f"{'-' * 12}  {'-':<6}  {place} (no {', '.join(sorted(lost))})")

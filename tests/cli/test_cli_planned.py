@@ -4,12 +4,14 @@ import itertools
 import time
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from cli.cli_calls import BAD, GOOD, TABLE, Call
 from fedrepro import papers
+from fedrepro.bench.cost import images
 from fedrepro.cli.planned import Wanted, named, needs, planned
 from fedrepro.cli.state import recorded
 from fedrepro.core.setting import Setting
@@ -146,6 +148,17 @@ def test_the_cheapest_first_leaves_out_what_is_recorded(
     assert "recorded already" not in call(*asked, "--seeds", "2", "--precision", "bfloat16").out
     options = Namespace(only=(), precision="float32", scale="smoke", seeds=1)
     assert recorded(planned(named([TABLE]), options), "smoke") == set()  # Dirichlet/FedAvg lacks the same run
+
+
+def test_the_cheapest_are_listed_in_their_order(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[str]] = []
+    for sign in (1, -1):
+        rates = SimpleNamespace(seconds=lambda setting, sign=sign: sign * images(setting).predicted)
+        monkeypatch.setattr("fedrepro.bench.rates.Rates.here", lambda device, rates=rates: rates)
+        out = call("run", TABLE, "--only", "ConvNet,Step,FedAvg,v-Distillation", "--cheapest", "--list").out
+        found.append([line.split("  ")[-1] for line in out.splitlines()])
+    assert found[0] == ["Step/FedAvg, ConvNet, seed 0", "Step/v-Distillation, ConvNet, seed 0"]
+    assert found[1] == found[0][::-1]
 
 
 def test_a_run_is_recorded_when_all_its_numbers_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
