@@ -4,6 +4,9 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Every test and notebook starts processes of its own; without bytecode each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help reproduce test minimum lab notebooks clean
 .DEFAULT_GOAL := help
 
@@ -48,7 +51,7 @@ clean:  ## remove the environments and the caches; runs/, data/ and results/ sta
 # Each stamp is renewed when pyproject.toml changes. The test extra holds the notebooks extra.
 .venv/.test: pyproject.toml | .venv/.made
 	@echo "installing fedrepro[test] into .venv"
-	@$(PIP) -e '.[test]' --no-compile
+	@$(PIP) -e '.[test]'
 	@touch .venv/.test .venv/.notebooks
 
 .venv/.notebooks: pyproject.toml | .venv/.made
