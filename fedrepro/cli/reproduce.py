@@ -61,6 +61,7 @@ def reproduce(options: argparse.Namespace) -> int:
 def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -> bool:
     """Carry out the runs behind items and execute their notebooks; returns whether everything was done."""
     from fedrepro import papers
+    from fedrepro.cli.beside import helpers
     from fedrepro.cli.planned import Wanted, planned
     from fedrepro.cli.runs import play, tell, there, write
     from fedrepro.notebooks import batch
@@ -72,7 +73,8 @@ def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -
     asked = planned(list(items.values()), options) if items else Wanted(())
     record.check(traces.figures, items, options.scale)
     wanted, whole = there(asked)
-    done, store = play(wanted, options)
+    with helpers([*items], options, wanted.count, device):
+        done, store = play(wanted, options)
     good = tell(done, store, wanted.count) and whole
     write(traces.figures, done, options.scale, quietly=not options.record)
     ended = [cell.item for cell, _, outcome in done if outcome.status != "paused"]

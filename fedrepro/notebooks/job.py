@@ -64,6 +64,14 @@ def places() -> dict[str, str]:
     return {"FEDREPRO_RUNS": str(paths.runs_folder())} | found
 
 
+def source() -> dict[str, str]:
+    """Return the variable by which another process imports this same library, where it is no installed one."""
+    folder = str(Path(__file__).resolve().parents[2])
+    if folder == sysconfig.get_path("purelib"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))}
+
+
 def attempt(job: Job, partial: Path, deadline: float, stop: threading.Event) -> str | None:
     """Start the process of a job, wait for it and leave nothing of it alive; return its error.
 
@@ -111,10 +119,7 @@ def _environment(job: Job, room: Path) -> dict[str, str]:
         (room / name.lower()).mkdir()
         found[name] = str(room / name.lower())
     found |= {"OMP_NUM_THREADS": str(job.threads)} if job.threads else {}
-    source = Path(__file__).resolve().parents[2]
-    if str(source) != sysconfig.get_path("purelib"):  # a checkout: the notebook imports this same one
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH"))))
-    return found | places() | dict(job.environment)
+    return found | source() | places() | dict(job.environment)
 
 
 def _end(mark: str, process: "subprocess.Popen[bytes] | None" = None) -> None:

@@ -1,17 +1,20 @@
 """`fedrepro reproduce`: runs, notebooks, report; what is unchanged is left."""
 
+import argparse
 import json
 import re
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cli.cli_calls import FEDBE, TABLE, Call
-from fedrepro.cli import needs, parser, reproduce, unchanged
+from fedrepro.cli import beside, needs, parser, reproduce, unchanged
 from fedrepro.cli.unchanged import Traces
 from fedrepro.core import paths
 from fedrepro.core.files import write_atomically
@@ -219,3 +222,65 @@ def test_missing_packages_are_told_before_any_run(
     monkeypatch.setattr(paths, "checkout", lambda: None)
     assert "fedrepro[" not in call("reproduce", TABLE).err
     assert needs.advice("sklearn") == ""
+
+
+def options_of(*arguments: str) -> argparse.Namespace:
+    return parser().parse_args(["reproduce", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count", "device", "threads", "number"),
+    [
+        ([], 143, "cpu", 2, 1),
+        ([], 143, "cpu", 16, 3),
+        ([], 143, "cpu", 1, 0),
+        ([], 143, "cuda", 2, 0),
+        ([], 19, "cpu", 2, 0),
+        (["--only", "ConvNet"], 143, "cpu", 2, 0),
+        (["--scale", "short"], 143, "cpu", 2, 0),
+    ],
+)
+def test_helpers_only_where_they_help(
+    arguments: list[str], count: int, device: str, threads: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    ended: list[int] = []
+    process = SimpleNamespace(terminate=lambda: ended.append(1), wait=lambda: ended.append(2))
+
+    def begin(command: list[str], *, env: dict[str, str], **_: object) -> SimpleNamespace:
+        begun.append((command, env))
+        return process
+
+    monkeypatch.setattr("subprocess.Popen", begin)
+    monkeypatch.setattr(beside, "MANY", 20)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with beside.helpers(["fedbe/x"], options_of(*arguments), count, device) as found:
+            assert torch.get_num_threads() == (1 if number else threads)
+            assert (found, len(begun), ended) == (number, number, [])
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert sorted(ended) == [1] * number + [2] * number
+    for command, environment in begun:
+        assert command[3:] == [
+            *("fedrepro", "run", "fedbe/x", "--scale", "smoke", "--device", "cpu", "--precision", "float32")
+        ]
+        assert environment["OMP_NUM_THREADS"] == "1"
+        assert Path(environment["FEDREPRO_RUNS"]).is_absolute()
+
+
+def test_a_helper_plays_runs_of_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDREPRO_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(beside, "MANY", 20)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with beside.helpers([TABLE], options_of("--seeds", "2"), 44, "cpu"):
+            deadline = time.monotonic() + 60
+            while not [*tmp_path.glob("runs/*/record.json")]:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        torch.set_num_threads(before)
