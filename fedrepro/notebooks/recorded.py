@@ -73,21 +73,24 @@ def answer(item: str) -> str:
     if not folders():
         return "Nothing is recorded here: the package does not run from a checkout of its repository."
     cells = verdict.comparison(paper, found.name, folders())
-    lines = [_at_scale(paper, found, cells, "paper")]
-    if scale := _largest(cells):
-        if scale == "short":
-            lines.append(_at_scale(paper, found, cells, scale))
-        lines += _gains_in_words(paper, found, scale)
+    scale, lines = _largest(cells), [_at_scale(paper, found, cells, "paper")]
+    if (cells["short_seeds"] > 0).any():
+        lines.append(_at_scale(paper, found, cells, "short"))
+    if scale:
+        lines += _gains_in_words(paper, found)
     else:
         lines.append("Not run at short scale either: what is ours below is from smoke runs, which say nothing.")
     return "\n".join([*lines, *_claims_in_words(paper, found, scale)])
 
 
 def gains(item: str) -> pd.DataFrame:
-    """Return the paper's claims of the form "A is above B", as differences paired by seed at the largest scale.
+    """Return the paper's claims of the form "A is above B", as differences paired by seed.
+
+    They are of the largest scale at which both sides of one of them are recorded.
 
     Returns:
-        Columns claim (its id), comparison, "A − B, points", "90 % interval", seeds, "seeds above 0, a tie half".
+        Columns claim (its id), comparison, "A − B, points", "90 % interval", seeds,
+        "seeds with A above B, a tie half".
         No lines where nothing is recorded.
 
     Raises:
@@ -95,8 +98,14 @@ def gains(item: str) -> pd.DataFrame:
     """
     found = given.item_of(item)
     paper = papers.load(found.paper)
-    scale = _largest(verdict.comparison(paper, found.name, folders()))
-    columns = ["claim", "comparison", "A − B, points", "90 % interval", "seeds", "seeds above 0, a tie half"]
+    columns = [
+        "claim",
+        "comparison",
+        "A − B, points",
+        "90 % interval",
+        "seeds",
+        "seeds with A above B, a tie half",
+    ]
     lines = [
         (
             one.claim,
@@ -106,7 +115,7 @@ def gains(item: str) -> pd.DataFrame:
             f"{one.seeds}",
             f"{one.share * one.seeds:g}",
         )
-        for one in _contrasts(paper, found, scale)
+        for one in _contrasts(paper, found)[1]
     ]
     return tables.Lines(pd.DataFrame(lines, columns=columns).set_index("claim"))
 
@@ -127,34 +136,43 @@ def _at_scale(paper: Paper, item: Item, cells: pd.DataFrame, scale: str) -> str:
     number += " seed each" if number == "1" else " seeds each"
     text = f"Recorded at {scale} scale: {done} of {len(wanted)} cells, {number}."
     if scale != "paper":
-        return f"{text} These runs are much smaller than the paper's: compare their order, not their height."
+        noise = (
+            " With one seed a difference of less than about two points may be noise." if seeds.max() == 1 else ""
+        )
+        return (
+            f"{text} These runs are much smaller than the paper's: compare their order, not their height.{noise}"
+        )
     words = run["verdict"].value_counts()
     return f"{text} Judged against the paper: {', '.join(f'{word} {count}' for word, count in words.items())}."
 
 
-def _contrasts(paper: Paper, item: Item, scale: str) -> list[Any]:
-    """Return the contrasts of an item's claims that say no more than that one cell is above another."""
+def _contrasts(paper: Paper, item: Item) -> tuple[str, list[Any]]:
+    """Return the contrasts of an item's claims that say no more than that one cell is above another.
+
+    They are of the largest scale that has any, which is returned as well: "" for none.
+    """
     plain = {one.id for one in paper.claims if one.kind == "greater" and not one.margin}
-    found = verdict.contrasts(paper, scale, folders(), item.name) if scale and plain else pd.DataFrame()
-    if found.empty:
-        return []
-    return list(found[found["claim"].isin(plain)].itertuples())
+    for scale in ("paper", "short") if plain else ():
+        found = verdict.contrasts(paper, scale, folders(), item.name)
+        if len(found := found[found["claim"].isin(plain)]):
+            return scale, list(found.itertuples())
+    return "", []
 
 
-def _gains_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
+def _gains_in_words(paper: Paper, item: Item) -> list[str]:
     """Say the first claim of which something is recorded, and by how many points it is so, paired by seed."""
-    found = _contrasts(paper, item, scale)
+    scale, found = _contrasts(paper, item)
     own = [one for one in found if one.claim == found[0].claim][:4]
     if not own:
         return []
     claim = next(one for one in paper.claims if one.id == own[0].claim)
     said = [
-        f"{one.label + ': ' if one.label else ''}{one.mean:+.1f} points"
+        f"{one.label + ': ' if one.label else ''}{one.mean:+.2f}"
         + (" (one seed)" if one.seeds == 1 else f" ({one.low:+.1f} to {one.high:+.1f}, {one.seeds} seeds)")
         for one in own
     ]
-    how = "Recorded, paired by seed, with 90 % intervals"
-    return [f"The paper's claim, in our words: {claim.text} {how}: {'; '.join(said)}."]
+    how = f"By how many points it is so at {scale} scale, paired by seed, with 90 % intervals"
+    return [f"A claim of the paper, in our words: {claim.text} {how}: {'; '.join(said)}."]
 
 
 def _claims_in_words(paper: Paper, item: Item, scale: str) -> list[str]:

@@ -47,9 +47,22 @@ def test_a_short_record_is_said_with_its_seeds_and_gains(folder: Path) -> None:
     wanted = {(cell.row, cell.column) for cell in papers.load("fedbe").cells("table5_cifar100", "short")}
     assert f"Recorded at short scale: 2 of {len(wanted)} cells, 2 seeds each." in said
     # gains 1 and 3: mean 2, standard error 1, and t with one degree of freedom at 5 % is 6.31
-    assert "ConvNet: +2.0 points (-4.3 to +8.3, 2 seeds)" in said
+    assert "at short scale, paired by seed, with 90 % intervals: ConvNet: +2.00 (-4.3 to +8.3, 2 seeds)." in said
     (line,) = recorded.gains("fedbe/table5_cifar100").itertuples()
     assert line[1:] == ("ConvNet", "+2.00", "-4.3 to +8.3", "2", "2")
+
+
+def test_gains_are_of_the_largest_scale_that_has_both_sides(folder: Path) -> None:
+    paper, folders = papers.load("fedbe"), folder.parents[1]
+    setting = paper.cells("table5_cifar100", "short")[0].setting
+    for scale, rows in (("short", {"Step/FedAvg": 30.0, "Step/FedBE": 31.0}), ("paper", {"Step/FedAvg": 33.0})):
+        values = pd.DataFrame(rows.items(), columns=["row", "result"]).assign(column="ConvNet", seed=0)
+        record.write_values(folders, "fedbe/table5_cifar100", scale, values, setting, provenance("cpu"))
+    said = recorded.answer("fedbe/table5_cifar100")
+    assert "Recorded at paper scale: 1 of 6 cells, 1 seed each." in said
+    assert "Recorded at short scale: 2 of 2 cells, 1 seed each." in said
+    assert "at short scale, paired by seed, with 90 % intervals: ConvNet: +1.00 (one seed)." in said
+    assert len(recorded.gains("fedbe/table5_cifar100")) == 1
 
 
 def test_the_picture_is_that_of_the_largest_scale(folder: Path) -> None:
