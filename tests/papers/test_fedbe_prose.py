@@ -314,15 +314,18 @@ def test_what_paper_vs_code_says_of_1_ensemble() -> None:
 def test_what_table_1_and_the_readme_say_of_paper_scale() -> None:
     table = recorded("table1_methods", "paper")
     places = [f"{partition}/1-Ensemble" for partition in ("Step", "Dirichlet")]
-    assert set(table["row"]) == set(places)
+    assert set(table["row"]) == {"Centralized/SGD", *places}
     assert (set(table["seed"]), set(table["precision"]), set(table["column"])) == ({0}, {"bfloat16"}, {"ConvNet"})
     ours = table.set_index("row")["result"]
     printed = FEDBE.reported.query("item == 'table1_methods' and column == 'ConvNet'").drop_duplicates("row")
     theirs = printed.set_index("row")["mean"]
     numbers_ = points(number for place in places for number in (ours[place], theirs[place]))
     text = prose("table1_methods")
+    central = [f"{ours['Centralized/SGD']:.2f}", f"{theirs['Centralized/SGD']:.1f}"]
+    assert [*re.findall(r"Trained centrally it ends at ([\d.]+) % \(the paper has ([\d.]+)\)", text)[0]] == central
+    assert [*re.findall(r"centralised ([\d.]+) beside the paper's ([\d.]+), and", README)[0]] == central
     assert [
-        *re.findall(r"ends at ([\d.]+) % .* ([\d.]+)\) and ([\d.]+) % \(Dirichlet; ([\d.]+)\)", text)[0]
+        *re.findall(r"1-Ensemble ends at ([\d.]+) % .* ([\d.]+)\) and ([\d.]+) % \(Dirichlet; ([\d.]+)\)", text)[0]
     ] == numbers_
     pattern = r"([\d.]+) beside the paper's ([\d.]+) \(Step\) and ([\d.]+) beside ([\d.]+) \(Dirichlet\), both off"
     assert [*re.findall(pattern, README)[0]] == numbers_
@@ -407,3 +410,12 @@ def test_what_is_said_of_table_6_s_last_rounds() -> None:
     assert f"FedAvg still rises in the sixth round, FedBE falls from {fedbe[4]:.2f} %" in text
     assert fedavg[5] > fedavg[4]
     assert fedbe[5] < fedbe[4]
+
+
+def test_the_readme_tells_the_minutes_of_the_runs_at_paper_scale() -> None:
+    pattern = r"(\w+) runs of the ConvNet took (\d+) to (\d+) minutes beside"
+    ((many, *found),) = re.findall(pattern, README)
+    tables = [recorded(item, "paper") for item in BATCH if (ROOT / f"figures/fedbe/{item}/paper.csv").exists()]
+    minutes = pd.concat(tables).query("column == 'ConvNet'").drop_duplicates("key")["seconds"] / 60
+    assert found == [f"{minutes.min():.0f}", f"{minutes.max():.0f}"]
+    assert many == ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"][len(minutes)]
