@@ -168,7 +168,13 @@ def test_what_is_said_of_the_toy_is_its_record() -> None:
     assert (table["Best of the simplex"] > average).all()
     sure = recorded("figure8_confidence", "paper").pivot(index="seed", columns="row", values="result")
     assert (sure["Clients, right among confident"] < sure["Samples, right among confident"]).all()
-    assert "on every seed; CIFAR-10 smoke only" in README
+    both = pd.read_csv(ROOT / "figures/fedbe/figure8_confidence/figure8_both_short.csv")
+    confident = both[(both["data"] == "CIFAR-10, Step") & (both["low"] > 0.79)].groupby("group")
+    wrong = confident["incorrect"].sum() / (confident["correct"].sum() + confident["incorrect"].sum())
+    clients, samples = (f"{100 * wrong[group]:.0f} %" for group in ("Clients", "Samples"))
+    assert f"{clients} of the clients' confident predictions are wrong, {samples} of the samples'" in README
+    said = f"{clients} of the clients' confident predictions are wrong, and {samples} of the sampled models'"
+    assert said in prose("figure8_confidence")
 
 
 def points(numbers: Iterable[float]) -> list[str]:
