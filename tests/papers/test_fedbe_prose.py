@@ -429,10 +429,11 @@ def test_the_readme_tells_the_minutes_of_the_runs_at_paper_scale() -> None:
 
 def test_what_is_said_of_scaffold_and_the_late_ensemble() -> None:
     table = recorded("text_numbers").query("column == 'ResNet-20' and seed == 0").set_index("row")
-    late, scaffold = table.loc["Step/FedAvg, ensemble after the last round"], table.loc["Normal/SCAFFOLD"]
+    name = "Step/FedAvg, ensemble after the last round"
+    late, scaffold = table.loc[name], table.loc["Normal/SCAFFOLD"]
     text = prose("text_numbers")
     assert f"has {late['result']:.2f} %, the average of the same run {late['average_accuracy']:.2f}." in text
     assert f"It ends at {scaffold['result']:.2f} %, above that average" in text
     assert scaffold["result"] > late["average_accuracy"]
-    (gain,) = points((table["result"] - table["average_accuracy"])[[late.name]])
+    (gain,) = points((table["result"] - table["average_accuracy"])[[name]])
     assert f"the late ensemble is {gain} points above the average of its run" in README
