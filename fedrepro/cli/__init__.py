@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known.check(options)
             return _command(options.command)(options)
         finally:
-            sys.stdout.flush()
+            if sys.stdout:  # None where it was closed
+                sys.stdout.flush()
     except BrokenPipeError:
         _close()
         return CLOSED

@@ -40,7 +40,7 @@ def _line(item: Item, scale: str, missing: set[str], ran: Ran) -> str:
         count += f"{item.seeds[scale]} seeds in the notebook"
     try:
         parts = [count, state(item, scale, ran).words]
-    except ValueError as error:  # a damaged file of one item; the others are listed
+    except (ValueError, OSError) as error:  # a damaged file of one item; the others are listed
         parts = [count, str(error)]
     data = sorted(set().union(*(needs(cell.setting) for cell, _ in wanted.cells)))
     parts += [f"{name} ({'missing' if name in missing else 'there'})" for name in data]

@@ -36,7 +36,7 @@ class Wanted:
 
     def asking(self, setting: Setting, seed: int) -> list[Cell]:
         """Return the cells that ask for a run."""
-        return [cell for cell, seeds in self.sharing[setting] if seed < seeds]
+        return [cell for cell, seeds in self.sharing.get(setting, []) if seed < seeds]
 
     def numbers(self) -> Iterator[tuple[Cell, int]]:
         """Yield each cell with each seed but for what is left out: item by item, and there seed by seed."""
@@ -94,14 +94,19 @@ def planned(items: Sequence[Item], options: argparse.Namespace) -> Wanted:
     if len(batch) > 1:
         known = {item.key: {v for values in item.labels.values() for v in values} for item in batch}
         batch = [item for item in batch if set(options.only) <= known[item.key]] or batch
-    return Wanted(
-        tuple(
-            (replace(cell, setting=cell.setting.with_(precision=options.precision)), seeds)
-            for item in batch
-            for seeds in [options.seeds or item.seeds[options.scale]]
-            for cell in papers.load(item.paper).cells(item.name, options.scale, only=options.only)
-        )
-    )
+    found: list[tuple[Cell, int]] = []
+    refusals: list[ValueError] = []
+    for item in batch:
+        try:
+            cells = papers.load(item.paper).cells(item.name, options.scale, only=options.only)
+        except ValueError as error:  # an item that has such labels at another scale only
+            refusals.append(error)
+            continue
+        seeds = options.seeds or item.seeds[options.scale]
+        found += [(replace(one, setting=one.setting.with_(precision=options.precision)), seeds) for one in cells]
+    if refusals and not found:
+        raise refusals[0]
+    return Wanted(tuple(found))
 
 
 def needs(setting: Setting) -> set[str]:

@@ -82,10 +82,23 @@ def play(wanted: Wanted, options: argparse.Namespace) -> tuple[Done, Store]:
     # A plan of usual size is known beforehand, so that the progress bar knows its end.
     runs = list(one_by_one()) if wanted.count <= COUNTED else one_by_one()
     ended = list(play_all(runs, store, device=device, budget=options.budget, report=_line))
-    pairs = [(run, outcome) for run, outcome in zip(asked, ended)]
     return [
-        (cell, run.seed, outcome) for run, outcome in pairs for cell in wanted.asking(run.setting, run.seed)
+        (cell, run.seed, _readable(cell, outcome, store))
+        for run, outcome in zip(asked, ended)
+        for cell in wanted.asking(run.setting, run.seed)
     ], store
+
+
+def _readable(cell: Cell, outcome: Outcome, store: Store) -> Outcome:
+    """Return an outcome, as failed where a cell cannot read its number from the record."""
+    if outcome.record is None:
+        return outcome
+    try:
+        record.run_row(cell, "", outcome.key, outcome.record)
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"{store.root / outcome.key / 'record.json'}: {error if str(error) else type(error).__name__}"
+        return replace(outcome, status="failed", record=None, error=why)
+    return outcome
 
 
 def _order(wanted: Wanted, options: argparse.Namespace, device: str) -> Iterator[Run]:
@@ -172,7 +185,9 @@ def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> Non
 def _list(wanted: Wanted, order: Iterator[Run] | None) -> int:
     """Show the runs of cells and what is done, item by item or in an order; without its data a run has no key."""
     store, missing = Store(), absent()
-    files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun", "inside.pt": "begun"}
+    files = {"record.json": "done", "failed.json": "failed", "checkpoint.pt": "begun", "inside.pt": "begun"} | {
+        "inside/round.json": "begun"
+    }
     ordered = ((cell, run.seed) for run in order or () for cell in wanted.asking(run.setting, run.seed))
     for cell, seed in ordered if order is not None else wanted.numbers():
         place = f"{cell.item}  {cell.row}, {cell.column}, seed {seed}"

@@ -50,13 +50,15 @@ def recorded(wanted: Wanted, scale: str) -> set[tuple[Setting, int]]:
     def lines(item: str) -> set[tuple[str, ...]]:
         try:
             table = record.read(paths.recorded_folder(), item, scale)
-        except ValueError:  # damaged: nothing of it counts
+        except (ValueError, OSError):  # damaged: nothing of it counts
             return set()
         names = ("row", "column", "setting_key", "precision", "seed")
         return set(zip(*(table[name].astype(str) for name in names)))
 
+    keys = {setting: setting.key for setting in wanted.sharing}
+
     def known(cell: Cell, seed: int) -> bool:
-        place = (cell.row, cell.column, cell.setting.key, cell.setting.precision, str(seed))
+        place = (cell.row, cell.column, keys[cell.setting], cell.setting.precision, str(seed))
         return place in lines(cell.item)
 
     found: dict[tuple[Setting, int], bool] = {}

@@ -80,9 +80,12 @@ class Traces:
     def current(self, key: str) -> bool:
         """Return whether a notebook was executed from what is there now, and all that it left is there."""
         kept = _read(self._trace(key))
-        files = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept.get("files", ()))]
-        files += [paths.runs_folder() / run / "record.json" for run in kept.get("runs", ())]
-        return bool(kept) and kept["inputs"] == self.inputs(key) and all(path.is_file() for path in files)
+        try:
+            files = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept["files"])]
+            files += [paths.runs_folder() / run / "record.json" for run in kept["runs"]]
+            return bool(kept["inputs"] == self.inputs(key)) and all(path.is_file() for path in files)
+        except (KeyError, TypeError):  # no trace, or a damaged one
+            return False
 
     def keep(self, key: str, before: Inputs, runs: Iterable[str]) -> None:
         """Keep the trace of a notebook that has just been executed, unless others' records changed meanwhile."""

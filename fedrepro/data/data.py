@@ -126,10 +126,15 @@ class Available(NamedTuple):
 
 def available(root: Path | None = None) -> list[Available]:
     """List the data sets; only `load` looks whether the files are whole."""
-    lines, root = [], root or data_root()
+    lines, why = list[Available](), ""
+    try:
+        root = root or data_root()
+    except ValueError as error:  # no home: what is shipped needs none
+        why = str(error)
     for name, spec in DATASETS.items():
-        present = all(path.is_file() for split in SPLITS for path in files(name, split, root))
-        where = "shipped" if spec.shipped else root / name
+        found = [path for split in SPLITS for path in files(name, split, root)] if root else []
+        present = bool(found) and all(path.is_file() for path in found)
+        where: Path | str = "shipped" if spec.shipped else root / name if root else why
         lines.append(Available(name, present or spec.shipped, where, sum(spec.sizes.values())))
     return lines
 

@@ -81,6 +81,12 @@ def meant(item: Item, scale: str, cells: Sequence[Cell]) -> list[Cell]:
     labels = os.environ.get(ONLY, "")
     if not labels:
         return list(cells)
-    chosen = papers.load(item.paper).cells(item.name, scale, only=tuple(json.loads(labels)))
+    try:
+        only = json.loads(labels)
+    except ValueError:
+        only = None
+    if not isinstance(only, list) or not all(isinstance(label, str) for label in only):
+        raise ValueError(f'{ONLY} must be labels such as ["ConvNet"], got {labels!r}')
+    chosen = papers.load(item.paper).cells(item.name, scale, only=tuple(only))
     places = {(cell.row, cell.column) for cell in chosen}
     return [cell for cell in cells if (cell.row, cell.column) in places]

@@ -54,13 +54,8 @@ def places() -> dict[str, str]:
     Raises:
         ValueError: for a home folder that there is not.
     """
-    found = {}
-    for name in PLACES:
-        if value := os.environ.get(name):
-            try:
-                found[name] = str(Path(value).expanduser().resolve())
-            except (RuntimeError, OSError) as error:
-                raise ValueError(f"{name} must name a folder, got {value!r}: {error}") from error
+    found = {name: str(folder.resolve()) for name in PLACES if (folder := paths.chosen(name))}
+    found |= {name: "" for name in PLACES if name in os.environ and name not in found}  # blanks: not set
     return {"FEDREPRO_RUNS": str(paths.runs_folder())} | found
 
 

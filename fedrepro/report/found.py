@@ -44,7 +44,7 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
     upper, lower = (
         table[(table["row"] == row) & (table["column"] == gain.column)].set_index("seed")
         for item, row in (gain.of, gain.above)
-        for table in [_records(paper, item, scale, folders)]
+        for table in [_side(paper, item, scale, folders)]
     )
     same = upper["precision"] == lower["precision"].reindex(upper.index)
     upper = upper[upper.index.isin(lower.index) & same]
@@ -54,6 +54,14 @@ def _gain(gain: Gain, paper: Paper, scale: str, folders: Iterable[Path]) -> pd.D
     if "censored" in found:
         found["censored"] = censored(upper) | censored(lower)
     return found.reset_index()
+
+
+def _side(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:
+    """Return the records of an item that a gain is of; none where they are damaged, which is told at that item."""
+    try:
+        return _records(paper, item, scale, folders)
+    except (ValueError, OSError):
+        return pd.DataFrame(columns=[*record.RUN_COLUMNS, "settings"])
 
 
 def _records(paper: Paper, item: str, scale: str, folders: Iterable[Path]) -> pd.DataFrame:

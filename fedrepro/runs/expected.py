@@ -99,6 +99,6 @@ class Expected:
                 values = record["setting"]
                 rate = max(row["seconds"] for row in record["rows"]) / work(values)
                 rates[_kind(values)] = max(rate, rates.get(_kind(values), 0.0))
-            except (OSError, ValueError, KeyError, TypeError):  # told when that run is asked for
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # told when that run is asked for
                 continue
         return rates

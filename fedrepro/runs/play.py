@@ -264,6 +264,10 @@ def play_all(
             if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
                 waiting.append((place, run))
                 return
+            if outcome.status == "busy":
+                outcome = replace(
+                    outcome, status="paused", error="the budget was spent while another process had it"
+                )
             outcomes[place] = outcome
             report(run, outcome)
 

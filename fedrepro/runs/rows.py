@@ -73,7 +73,9 @@ def place_columns(where: dict[str, Any]) -> dict[str, Any]:
     found = {name: last[name] for name in ("device", "threads", "torch", "commit", "date", "engine")}
     if earlier := where.get("earlier", []):
         for name in ("device", "torch", "commit", "engine"):
-            found[name] = " + ".join(dict.fromkeys(str(place[name]) for place in (*earlier, where)))
+            found[name] = " + ".join(
+                dict.fromkeys(str(place.get(name, FIRST.get(name, ""))) for place in (*earlier, where))
+            )
     return found
 
 

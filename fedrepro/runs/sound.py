@@ -6,7 +6,7 @@ from typing import Any
 
 from fedrepro.core.metrics import unpacked
 
-RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance")
+RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance", "best_accuracy")
 PLACE = ("device", "threads", "torch", "commit", "date")  # what lines of records tell of a place
 
 

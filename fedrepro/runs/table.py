@@ -20,6 +20,7 @@ from fedrepro.runs.rows import FIRST, LATER, TEXT
 
 WHOLE = {"seed", "round", "images", "rounds", "threads", "censored"}
 NEEDED = {"seed", "round", "images"}  # never empty
+FINITE = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d\d?)?"  # far from where numbers end
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf"
 SHAPES = {  # of texts; an empty one stands for what was not known
     "setting_key": (r"\w+", "a key"),
@@ -57,7 +58,8 @@ def table(path: Path, content: bytes, columns: Sequence[str], by: Sequence[str],
         seen: dict[tuple[str, ...], int] = {}
         for line in lines:
             _line(dict(zip(head, line)), line, len(head), scale)
-            key = tuple(_plain(dict(zip(head, line)).get(name, "")) or FIRST.get(name, "") for name in by)
+            named = dict(zip(head, line))
+            key = tuple(_plain(name, named.get(name, "")) or FIRST.get(name, "") for name in by)
             if key in seen:
                 raise ValueError(f"the same {', '.join(by)} as line {seen[key]}: {', '.join(key)}")
             seen[key] = lines.line_num
@@ -82,7 +84,7 @@ def _header(head: Sequence[str], columns: Sequence[str]) -> None:
 
 def _line(named: Mapping[str, str], line: Sequence[str], fields: int, scale: str) -> None:
     """Look at the fields of a line one by one; raises ValueError for the first that cannot be."""
-    if line and line[0].startswith(MARKERS):
+    if line and line[0].startswith(MARKERS) and len(line) != fields:  # a label may look like one
         raise ValueError(f"a conflict marker of git: {line[0]!r}")
     if len(line) != fields:
         raise ValueError(f"{len(line)} fields, not {fields}")
@@ -92,7 +94,9 @@ def _line(named: Mapping[str, str], line: Sequence[str], fields: int, scale: str
         elif name in TEXT or name in FIRST:
             continue
         elif name in WHOLE:
-            shape, what = r"\d+(\.0+)?" + "|" * (name not in NEEDED), "a whole number"
+            shape, what = r"\d{1,15}(\.0+)?" + "|" * (name not in NEEDED), "a whole number of at most 15 digits"
+        elif name == "result" or name.endswith("accuracy"):
+            shape, what = rf"{FINITE}|", "a finite number"
         else:
             shape, what = f"{NUMBER}|", "a number"
         if not re.fullmatch(shape, value):
@@ -103,9 +107,9 @@ def _line(named: Mapping[str, str], line: Sequence[str], fields: int, scale: str
         raise ValueError(f"a run of scale {named['scale']!r} among those of {scale!r}")
 
 
-def _plain(value: str) -> str:
-    """Return a field as it is compared: whole numbers alike however they are written."""
-    return re.sub(r"^0*(\d+?)(\.0+)?$", r"\1", value)
+def _plain(name: str, value: str) -> str:
+    """Return a field as it is compared: whole numbers alike however they are written, texts as they are."""
+    return re.sub(r"^0*(\d+?)(\.0+)?$", r"\1", value) if name in WHOLE else value
 
 
 def _typed(written: str, head: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
@@ -179,7 +183,7 @@ def agree(path: Path, runs: pd.DataFrame, others: Mapping[Path, pd.DataFrame], k
         for key, number in zip(_keys(others[rounds]), others[rounds]["round"]):
             numbers.setdefault(key, set()).add(int(number))
     for key, found in numbers.items():
-        if pd.isna(wanted[key]) or found != set(range(int(wanted[key]))):
+        if pd.isna(wanted[key]) or len(found) != int(wanted[key]) or max(found, default=-1) != len(found) - 1:
             raise ValueError(f"{rounds}: {len(found)} rounds of {_named(key)}, not {wanted[key]}{REMEDY}")
 
 

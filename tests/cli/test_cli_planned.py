@@ -1,10 +1,12 @@
 """What is asked for: runs made one by one, shared, ordered by cost, and without the data that are missing."""
 
 import itertools
+import re
 import time
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from fedrepro.cli.planned import Wanted, named, needs, planned
 from fedrepro.cli.state import recorded
 from fedrepro.core.setting import Setting
 from fedrepro.papers import Cell, Reading
+from fedrepro.runs import record
 from fedrepro.runs.request import merged
 
 FEDBE = papers.load("fedbe")
@@ -191,3 +194,43 @@ def test_a_damaged_record_is_told_before_anything_is_played(
     answer = call("run", TABLE, *GOOD, "--record")
     assert (answer.code, answer.out, played) == (2, "", [])
     assert "smoke.csv" in answer.err
+
+
+def test_the_cheapest_without_data_leave_out_what_is_recorded(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = ("run", TABLE, "--only", "ConvNet,Step,FedAvg")
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: tmp_path)
+    assert call(*asked, "--record").code == 0
+    monkeypatch.setattr("fedrepro.cli.runs.absent", lambda: {"lost"})
+    monkeypatch.setattr("fedrepro.cli.planned.needs", lambda setting: {"lost"})
+    monkeypatch.setattr("fedrepro.cli.runs.needs", lambda setting: {"lost"})
+    answer = call(*asked, "--cheapest")
+    assert answer.code in (0, 1)
+    assert "no runs needed" in answer.out
+
+
+def test_labels_of_another_scale_leave_out_their_item_alone() -> None:
+    options = Namespace(only=("ResNet-20",), precision="float32", scale="smoke", seeds=1)
+    found = {cell.item for cell, _ in planned(named(["fedbe"]), options).cells}
+    assert TABLE in found
+    assert "fedbe/table2_targets" not in found
+    with pytest.raises(ValueError, match="table2_targets has no cell with ResNet-20 at scale smoke"):
+        planned(named(["fedbe/table2_targets"]), options)
+
+
+def test_a_record_that_a_cell_cannot_read_is_that_run_s_failure(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = record.run_row
+
+    def row(cell: Cell, scale: str, key: str, held: dict[str, Any]) -> dict[str, Any]:
+        if held["seed"] == 0:
+            raise KeyError("ensemble_accuracy")
+        return real(cell, scale, key, held)
+
+    monkeypatch.setattr(record, "run_row", row)
+    answer = call("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--seeds", "2")
+    assert answer.code == 1
+    assert re.search(rf"failed: .*, seed 0: {tmp_path}/store/\w+/record.json: 'ensemble_accuracy'", answer.err)
+    assert "1 done, 1 failed" in answer.out

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -245,7 +248,7 @@ def test_helpers_only_where_they_help(
 ) -> None:
     begun: list[Any] = []
     ended: list[int] = []
-    process = SimpleNamespace(terminate=lambda: ended.append(1), wait=lambda: ended.append(2))
+    process = SimpleNamespace(terminate=lambda: ended.append(1), wait=lambda: ended.append(2), stdin=None)
 
     def begin(command: list[str], *, env: dict[str, str], **_: object) -> SimpleNamespace:
         begun.append((command, env))
@@ -264,8 +267,8 @@ def test_helpers_only_where_they_help(
         torch.set_num_threads(before)
     assert sorted(ended) == [1] * number + [2] * number
     for command, environment in begun:
-        assert command[3:] == [
-            *("fedrepro", "run", "fedbe/x", "--scale", "smoke", "--device", "cpu", "--precision", "float32")
+        assert command[4:] == [
+            *("run", "fedbe/x", "--scale", "smoke", "--device", "cpu", "--precision", "float32")
         ]
         assert environment["OMP_NUM_THREADS"] == "1"
         assert Path(environment["FEDREPRO_RUNS"]).is_absolute()
@@ -284,3 +287,51 @@ def test_a_helper_plays_runs_of_the_same_store(tmp_path: Path, monkeypatch: pyte
                 time.sleep(0.1)
     finally:
         torch.set_num_threads(before)
+
+
+PARENT = """
+import argparse, time, torch
+from fedrepro.cli import beside
+torch.set_num_threads(2)
+options = argparse.Namespace(scale="smoke", only=(), precision="float32", seeds=2000)
+popen = beside.subprocess.Popen
+def begin(*given, **named):
+    process = popen(*given, **named)
+    print(process.pid, flush=True)
+    return process
+beside.subprocess.Popen = begin
+with beside.helpers(["fedbe/table1_methods"], options, 44, "cpu"):
+    time.sleep(60)
+"""
+
+
+def test_a_helper_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    environment = os.environ | {"FEDREPRO_RUNS": str(tmp_path)}
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout
+        helper = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(helper) and psutil.Process(helper).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_folder_inside_the_recorded_figures_is_refused(
+    call: Call, jobs: list[batch.Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: tmp_path)
+    for folder in (tmp_path / "figures", tmp_path / "figures" / "x"):
+        answer = call("reproduce", "fedbe/figure1_simplex", "--out", str(folder))
+        assert (answer.code, jobs) == (2, [])
+        assert "would write over the recorded figures: name another folder" in answer.err
+
+
+@pytest.mark.parametrize(
+    "held", [{"a": 1}, {"inputs": 1, "files": 5, "runs": []}, {"inputs": 1, "files": [], "runs": [1]}]
+)
+def test_a_damaged_trace_is_none(held: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "_read", lambda path: held)
+    traces = Traces(options_of("fedbe/figure1_simplex"), tmp_path)
+    assert not traces.current("fedbe/figure1_simplex")

@@ -541,3 +541,14 @@ class TestSwissRoll:
     def test_refuses(self, change: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             roll(**change)
+
+
+def test_without_a_home_only_what_is_shipped_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise ValueError("FEDREPRO_DATA is not set, and neither is a home")
+
+    monkeypatch.setattr("fedrepro.data.data.data_root", none)
+    found = {line.name: line for line in available()}
+    assert found["digits"].present
+    assert not found["cifar10"].present
+    assert found["cifar10"].where == "FEDREPRO_DATA is not set, and neither is a home"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, Literal, Optional
 import pytest
 from test_batch import write
 
-from fedrepro.notebooks import batch
+from fedrepro import papers
+from fedrepro.notebooks import batch, given
 from fedrepro.notebooks.batch import Job
 from fedrepro.notebooks.job import places
 from fedrepro.notebooks.notebook import BrokenError, conclude, load, own_up
@@ -183,7 +185,7 @@ def test_places_of_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FEDREPRO_DATA", "data")
     assert places() == {"FEDREPRO_RUNS": str(tmp_path / "store"), "FEDREPRO_DATA": str(tmp_path / "data")}
     monkeypatch.setenv("FEDREPRO_DATA", "~nosuchuser/data")
-    with pytest.raises(ValueError, match="FEDREPRO_DATA must name a folder, got '~nosuchuser/data'"):
+    with pytest.raises(ValueError, match="FEDREPRO_DATA=~nosuchuser/data: there is no such home folder"):
         places()
 
 
@@ -240,3 +242,25 @@ def test_a_batch_in_surroundings_of_a_user(tmp_path: Path, monkeypatch: pytest.M
     assert second.ok, second.error
     assert [path.name for path in (tmp_path / "{scale}").iterdir()] == ["good.ipynb"]
     assert json.loads(jobs[1].output.read_text())["cells"][5]["outputs"][0]["text"] == ["0.5\n"]
+
+
+def test_variables_of_blanks_are_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDREPRO_RUNS", str(tmp_path))
+    for name in ("FEDREPRO_DATA", "FEDREPRO_RESULTS"):
+        monkeypatch.setenv(name, "  ")
+    assert places() == {"FEDREPRO_RUNS": str(tmp_path), "FEDREPRO_DATA": "", "FEDREPRO_RESULTS": ""}
+
+
+@pytest.mark.parametrize("labels", ["ConvNet", '"ConvNet"', "[1]"])
+def test_labels_for_notebooks_that_are_none_are_named(labels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDREPRO_ONLY", labels)
+    paper = papers.load("fedbe")
+    with pytest.raises(ValueError, match="FEDREPRO_ONLY must be labels such as"):
+        given.meant(paper.items["table1_methods"], "smoke", paper.cells("table1_methods", "smoke"))
+
+
+def test_a_wrong_answer_is_wrong_without_assertions_too() -> None:
+    program = "from fedrepro.notebooks.exercises import check; check(1, lambda answer: False, 'look again')"
+    done = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "AssertionError: not right: look again" in done.stderr

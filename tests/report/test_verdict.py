@@ -433,3 +433,12 @@ def test_a_paper_without_claims() -> None:
     table = claims(replace(papers.load("fedbe"), name="none", claims=()), [])
     assert table.empty
     assert "paper scale: detail" in table.columns
+
+
+def test_a_gain_over_a_damaged_item_is_not_known(write: Write) -> None:
+    item, column = "text_numbers", "ConvNet"
+    write(results(70.0, 71.0, row="Step/FedAvg", column=column), item="table1_methods")
+    folder = write(results(71.0, 74.0, row="Step/FedAvg, 100 rounds", column=column), item=item)
+    (folder / "fedbe" / "table1_methods" / "paper.csv").write_text("<<<<<<< HEAD\n")
+    made = records(papers.load("fedbe"), item, "paper", [folder])
+    assert set(made["row"]) == {"Step/FedAvg, 100 rounds"}

@@ -97,12 +97,27 @@ CHANGES: dict[str, tuple[str, Change, str]] = {
     "no number": (
         "short.csv",
         lambda lines: [line.replace("51.0000", "51.0.0") for line in lines],
-        r"short\.csv, line 2: result must be a number, got '51\.0\.0'",
+        r"short\.csv, line 2: result must be a finite number, got '51\.0\.0'",
     ),
     "a seed that is none": (
         "short.csv",
         lambda lines: [line.replace(",0,", ",1e3,", 1) for line in lines],
-        r"short\.csv, line 2: seed must be a whole number, got '1e3'",
+        r"short\.csv, line 2: seed must be a whole number of at most 15 digits, got '1e3'",
+    ),
+    "no finite accuracy": (
+        "short.csv",
+        lambda lines: [line.replace("51.0000", "1e999") for line in lines],
+        r"short\.csv, line 2: result must be a finite number, got '1e999'",
+    ),
+    "an endless seed": (
+        "short.csv",
+        lambda lines: [line.replace(",0,", f",{10**20},", 1) for line in lines],
+        r"short\.csv, line 2: seed must be a whole number of at most 15 digits",
+    ),
+    "more rounds than anybody has": (
+        "short.csv",
+        lambda lines: [re.sub(r",2,(?=\w{12},)", ",1000000000000,", line) for line in lines],
+        r"short_rounds\.csv: 2 rounds of .*, not 1000000000000",
     ),
     "a cut date": (
         "short.csv",
@@ -212,7 +227,9 @@ def test_the_committed_records_are_sound() -> None:
         assert len(record.read(figures, f"{path.parts[-3]}/{path.parts[-2]}", scale))
 
 
-@pytest.mark.parametrize("label", ["None", "NA", "nan", "null", "N/A", "", "1e5", "007", "True", 'a "b", c', "ü"])
+@pytest.mark.parametrize(
+    "label", ["None", "NA", "nan", "null", "N/A", "", "1e5", "007", "True", 'a "b", c', "ü", "<<<<<<< x"]
+)
 def test_texts_stay_texts(label: str, tmp_path: Path) -> None:
     cell, key, made = run()
     named = replace(cell, row=label, column=label)
@@ -310,3 +327,10 @@ def test_what_is_returned_may_be_changed(folder: Path) -> None:
     assert list(record.read(folder, ITEM, "short")["result"]) == [51.0] * 4
     assert isinstance(json.loads((folder / PLACE / "short_settings.json").read_text()), dict)
     assert pd.api.types.is_integer_dtype(record.read(folder, ITEM, "short")["seed"])
+
+
+def test_labels_that_are_numbers_alike_are_two(tmp_path: Path) -> None:
+    cell, key, made = run()
+    for label in ("1", "1.0", "01"):
+        record.write(tmp_path, ITEM, "smoke", [(replace(cell, row=label), key, made)])
+    assert sorted(record.read(tmp_path, ITEM, "smoke")["row"]) == ["01", "1", "1.0"]
