@@ -41,6 +41,17 @@ class TestGreater:
         found = find(above(0.1), {A: seeds(70.3, 70.3, 70.3), B: seeds(70.2, 70.2, 70.2)})
         assert (found.status, found.contrasts[0].mean, found.contrasts[0].share) == ("cannot tell", 0.0, 0.5)
 
+    def test_equal_seeds_are_no_certainty(self) -> None:
+        # Two seeds, each 0.01 apart: the step of 10,000 images, so at least 0.01 sqrt(2 / 12) / sqrt(2) times 6.314.
+        (one,) = find(above(), {A: seeds(70.01, 71.01), B: seeds(70.0, 71.0)}).contrasts
+        assert (one.low, one.high) == (
+            pytest.approx(0.01 - 0.01823, abs=1e-5),
+            pytest.approx(0.01 + 0.01823, abs=1e-5),
+        )
+        assert find(above(), {A: seeds(70.01, 71.01), B: seeds(70.0, 71.0)}).status == "cannot tell"
+        assert find(above(), {A: seeds(70.0, 71.0), B: seeds(70.01, 71.01)}).status == "cannot tell"
+        assert find(above(), {A: seeds(70.03, 71.03), B: seeds(70.0, 71.0)}).status == "holds"
+
     def test_unpaired_seeds_are_left_out(self) -> None:
         found = find(above(), {A: seeds(72.0, 73.0, 10.0), B: seeds(70.0, 70.0)})
         assert (found.contrasts[0].seeds, found.contrasts[0].mean) == (2, 2.5)

@@ -422,7 +422,7 @@ def test_claims(write: Write) -> None:
     assert (claim["paper's own numbers"], claim["paper scale"]) == ("holds", "fails")
     assert (claim["short"], claim["smoke"]) == ("not run", "holds")
     assert claim["paper scale: detail"] == (
-        "0 of 1 above zero; least -5.00 [-5.00, -5.00] over 3 seeds, P(above) 0.00 [0.00, 0.44]"
+        "0 of 1 above zero; least -5.00 [-5.01, -4.99] over 3 seeds, P(above) 0.00 [0.00, 0.44]"
     )
     assert (claim["item"], claim["text"] != "", claim["place"] != "") == (toy, True, True)
     assert set(table.loc["sgd-more-sensitive-to-noisy-labels"][["paper scale", "smoke"]]) == {"to be seen"}
