@@ -42,7 +42,7 @@ class TestGreater:
         assert (found.status, found.contrasts[0].mean, found.contrasts[0].share) == ("cannot tell", 0.0, 0.5)
 
     def test_equal_seeds_are_no_certainty(self) -> None:
-        # Two seeds, each 0.01 apart: the step of 10,000 images, so at least 0.01 sqrt(2 / 12) / sqrt(2) times 6.314.
+        # Two seeds, 0.01 apart: the step of 10,000 images, so at least 0.01 sqrt(2 / 12) / sqrt(2) times 6.314.
         (one,) = find(above(), {A: seeds(70.01, 71.01), B: seeds(70.0, 71.0)}).contrasts
         assert (one.low, one.high) == (
             pytest.approx(0.01 - 0.01823, abs=1e-5),
