@@ -435,5 +435,8 @@ def test_what_is_said_of_scaffold_and_the_late_ensemble() -> None:
     assert f"has {late['result']:.2f} %, the average of the same run {late['average_accuracy']:.2f}." in text
     assert f"It ends at {scaffold['result']:.2f} %, above that average" in text
     assert scaffold["result"] > late["average_accuracy"]
+    both = table.loc["Normal/FedBE + SCAFFOLD"]
+    assert f"FedBE on top of it ends at {both['result']:.2f} %, which tells nothing" in text
+    assert abs(both["result"] - scaffold["result"]) < 0.5
     (gain,) = points((table["result"] - table["average_accuracy"])[[name]])
     assert f"the late ensemble is {gain} points above the average of its run" in README
