@@ -42,13 +42,12 @@ def helpers(keys: Sequence[str], options: argparse.Namespace, count: int, device
     command = [sys.executable, "-P", "-c", PROGRAM, "run", *keys, "--scale", options.scale, "--device", device]
     command += ["--precision", options.precision] + (["--seeds", str(options.seeds)] if options.seeds else [])
     surroundings = os.environ | source() | places() | {"OMP_NUM_THREADS": "1"}
-    no = subprocess.DEVNULL
+    pipe, no = subprocess.PIPE, subprocess.DEVNULL
     begun: list[subprocess.Popen[bytes]] = []
     torch.set_num_threads(1)
     try:
         with contextlib.suppress(OSError):  # no process left, or no memory
             for _ in range(number):
-                pipe = subprocess.PIPE
                 begun.append(subprocess.Popen(command, env=surroundings, stdin=pipe, stdout=no, stderr=no))
         yield len(begun)
     finally:

@@ -24,7 +24,6 @@ from fedrepro.core import paths
 from fedrepro.notebooks.notebook import conclude, last_lines
 
 MARK = "FEDREPRO_JOB"  # the processes of a job are known by this variable, whatever session they moved to
-PLACES = ("FEDREPRO_RUNS", "FEDREPRO_DATA", "FEDREPRO_RESULTS")  # made absolute: the kernel works elsewhere
 OF_USERS = ("PYTHONSTARTUP", "MPLBACKEND", "IPYTHONDIR", "JUPYTER_CONFIG_PATH")  # not handed on
 # This interpreter, whatever python3 is registered; errors only, as every start warns about TCP.
 KERNEL = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
@@ -54,8 +53,8 @@ def places() -> dict[str, str]:
     Raises:
         ValueError: for a home folder that there is not.
     """
-    found = {name: str(folder.resolve()) for name in PLACES if (folder := paths.chosen(name))}
-    found |= {name: "" for name in PLACES if name in os.environ and name not in found}  # blanks: not set
+    found = {name: str(folder.resolve()) for name in paths.NAMES if (folder := paths.chosen(name))}
+    found |= {name: "" for name in paths.NAMES if name in os.environ and name not in found}  # blanks: not set
     return {"FEDREPRO_RUNS": str(paths.runs_folder())} | found
 
 

@@ -261,10 +261,10 @@ def play_all(
                 outcome = replace(outcome, error=LOST)
             if outcome.status == "failed" and lost(device):
                 gone, deadline = True, time.monotonic()
-            if outcome.status == "busy" and (deadline is None or time.monotonic() < deadline):
-                waiting.append((place, run))
-                return
             if outcome.status == "busy":
+                if deadline is None or time.monotonic() < deadline:
+                    waiting.append((place, run))
+                    return
                 outcome = replace(
                     outcome, status="paused", error="the budget was spent while another process had it"
                 )

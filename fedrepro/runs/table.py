@@ -57,8 +57,8 @@ def table(path: Path, content: bytes, columns: Sequence[str], by: Sequence[str],
         _header(head, columns)
         seen: dict[tuple[str, ...], int] = {}
         for line in lines:
-            _line(dict(zip(head, line)), line, len(head), scale)
             named = dict(zip(head, line))
+            _line(named, line, len(head), scale)
             key = tuple(_plain(name, named.get(name, "")) or FIRST.get(name, "") for name in by)
             if key in seen:
                 raise ValueError(f"the same {', '.join(by)} as line {seen[key]}: {', '.join(key)}")
