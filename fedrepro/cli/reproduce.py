@@ -30,14 +30,8 @@ def reproduce(options: argparse.Namespace) -> int:
     """
     if options.record and options.out:
         raise ValueError("--record writes into figures/ of the repository: leave out --out, or --record")
-    if (
-        options.out
-        and paths.checkout()
-        and options.out.resolve().is_relative_to(paths.recorded_folder().resolve())
-    ):
-        raise ValueError(
-            f"--out {options.out} would write over the recorded figures: name another folder, or --record"
-        )
+    if options.out:
+        paths.check_apart(options.out, f"--out {options.out}")
     keys = known.keys(options.items, notebooks=not options.only or bool(options.items))
     figures = paths.recorded_folder() if options.record else options.out or paths.made_folder()
     root = paths.recorded_folder().parent  # of the notebooks: there must be a checkout

@@ -70,10 +70,15 @@ def results_folder() -> Path:
     found = chosen("FEDREPRO_RESULTS")
     if found is None:
         return (checkout() or Path.cwd()) / "results"
-    root = checkout()
-    if root is not None and (found / "figures").resolve().is_relative_to((root / "figures").resolve()):
-        raise ValueError(f"FEDREPRO_RESULTS={found} would write over the recorded figures: name another folder")
+    check_apart(found / "figures", f"FEDREPRO_RESULTS={found}")
     return found
+
+
+def check_apart(figures: Path, what: str) -> None:
+    """Refuse a folder for figures inside the recorded ones; raises ValueError, naming `what` chose it."""
+    root = checkout()
+    if root is not None and figures.resolve().is_relative_to((root / "figures").resolve()):
+        raise ValueError(f"{what} would write over the recorded figures: name another folder")
 
 
 def runs_folder() -> Path:
