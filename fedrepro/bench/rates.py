@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from fedrepro.bench.cost import Images, images
 from fedrepro.bench.engine import CLASSES, CLIENT, KINDS, Bench
+from fedrepro.bench.report import read
 from fedrepro.bench.timing import LeftOutError, Sizes
 from fedrepro.core import paths
 from fedrepro.core.files import StoreError, write_atomically
@@ -126,7 +126,7 @@ def recorded(throughput: Path) -> dict[str, dict[str, Known]]:
     """
     if not throughput.exists():
         return {}
-    table = pd.read_csv(throughput)
+    table = read(throughput)
     table = table[table["metric"].isin([f"{kind}_images_per_s" for kind in KINDS])]
     found: dict[str, dict[str, Known]] = {}
     for line in table.to_dict("records"):

@@ -1,14 +1,19 @@
 """What `fedrepro bench` prints and writes: its leading numbers, a table, bench.json and throughput.csv."""
 
 import csv
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from fedrepro.bench.engine import KINDS
 from fedrepro.bench.timing import DISTILL_BATCH
-from fedrepro.core.files import write_atomically
+from fedrepro.core.files import text, write_all
+from fedrepro.core.locks import alone
 
 RATES = {kind: f"{kind}_images_per_s" for kind in KINDS}
 SINGLE = ("peak_memory_bytes", "max_difference", "max_difference_float64", "largest_change")
@@ -158,13 +163,34 @@ def rows(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def write(folder: Path, facts: dict[str, Any]) -> list[Path]:
     """Write bench.json and add lines to throughput.csv; returns both."""
-    folder.mkdir(parents=True, exist_ok=True)
     whole, lines = folder / "bench.json", folder / "throughput.csv"
-    write_atomically(whole, (json.dumps(facts, indent=1) + "\n").encode())
-    fresh = not lines.exists()
-    with lines.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        if fresh:
+    with alone(folder):
+        before = lines.read_bytes() if lines.exists() else b""
+        fresh = io.StringIO(newline="")
+        writer = csv.DictWriter(fresh, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        if not before:
             writer.writeheader()
         writer.writerows(rows(facts))
+        after = before + fresh.getvalue().encode()
+        write_all({whole: (json.dumps(facts, indent=1) + "\n").encode(), lines: after})
     return [whole, lines]
+
+
+def read(throughput: Path) -> pd.DataFrame:
+    """Read the lines of throughput.csv.
+
+    Raises:
+        ValueError: if it is no whole table of measurements; names the file.
+    """
+    written = text(throughput)
+    try:
+        if not written.endswith("\n"):
+            raise ValueError("cut off, it has no end of line")
+        found = pd.read_csv(io.StringIO(written))
+        if missing := [name for name in ("device", "precision", "model", "metric", "value") if name not in found]:
+            raise ValueError(f"not the header of throughput, without {', '.join(missing)}")
+        if not np.isfinite(found["value"].to_numpy(float)).all():
+            raise ValueError("value must be finite numbers")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{throughput}: {error}") from error
+    return found

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from fedrepro.bench.report import read
 from fedrepro.bench.timing import repeated
 from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
@@ -66,7 +67,7 @@ def recorded_seconds(setting: Setting, throughput: Path) -> pd.DataFrame:
         PREDICT: (setting.public_images, "predict_images_per_s"),
         DISTILL: (setting.public_images * setting.distill_epochs, "distill_images_per_s"),
     }
-    table = pd.read_csv(throughput).query("model == @setting.model")
+    table = read(throughput).query("model == @setting.model")
     table = table.assign(device=table["device"] + ", " + table["precision"])
     lines = []
     for what, (images, metric) in work.items():

@@ -5,6 +5,7 @@ What a command needs is imported when it is called: torch takes seconds, a typo 
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0 only if everything asked for was done."""
     options = argparse.Namespace(command="")
+    _printable()
     try:
         try:
             options = parser().parse_args(arguments)
@@ -60,6 +62,12 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
     module, _, function = COMMANDS[name].partition(":")
     found: Callable[[argparse.Namespace], int] = getattr(import_module(module), function)
     return found
+
+
+def _printable() -> None:
+    """Let what the terminal's encoding does not have, such as ± in ASCII, be a question mark, not an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _refuse(message: str) -> int:

@@ -78,7 +78,7 @@ def _execute(keys: Sequence[str], traces: Traces, options: argparse.Namespace) -
     with helpers([*items], options, wanted.count, device):
         done, store = play(wanted, options)
     good = tell(done, store, wanted.count) and whole
-    write(traces.figures, done, options.scale, quietly=not options.record)
+    good = write(traces.figures, done, options.scale, quietly=not options.record) and good
     ended = [cell.item for cell, _, outcome in done if outcome.status != "paused"]
     lacking = {one for one in items if _count(asked, one) > _count(wanted, one)}
     late = {one for one in items if _count(wanted, one) > ended.count(one)} - lacking

@@ -40,11 +40,10 @@ def run(options: argparse.Namespace) -> int:
         print(FASTER, flush=True)
     wanted, whole = there(wanted)
     done, store = play(wanted, options)
-    if options.record:
-        write(paths.recorded_folder(), done, options.scale)
+    kept = not options.record or write(paths.recorded_folder(), done, options.scale)
     good = tell(done, store, wanted.count)
     results(done)
-    return 0 if good and whole else 1
+    return 0 if good and whole and kept else 1
 
 
 def there(wanted: Wanted) -> tuple[Wanted, bool]:
@@ -64,7 +63,7 @@ def _missing(wanted: Wanted, scale: str) -> Wanted:
 
     known = recorded(wanted, scale)
     if known:
-        every = sum(1 for _ in wanted.runs())
+        every = sum(max(seeds for _, seeds in asked) for asked in wanted.sharing.values())
         print(f"recorded already, so left out: {len(known)} of {every} runs", flush=True)
     return replace(wanted, left_out=frozenset(known))
 
@@ -170,16 +169,23 @@ def results(done: Done) -> None:
             print(f"{name:<{width}}  {len(values):>5}  {statistics.fmean(values):.2f}{spread}")
 
 
-def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> None:
-    """Write the records of finished runs, item by item, and tell the files."""
+def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> bool:
+    """Write the records of finished runs, item by item, and tell the files; returns whether all were written."""
     by_item: dict[str, list] = {}
     for cell, _, outcome in done:
         if outcome.record is not None:
             by_item.setdefault(cell.item, []).append((cell, outcome.key, outcome.record))
+    refused = False
     for item, found in by_item.items():
-        for path in record.write(folder, item, scale, found):
-            if not quietly:
-                print(f"wrote {path}")
+        try:
+            written = record.write(folder, item, scale, found)
+        except (ValueError, OSError) as error:  # the others are written all the same
+            print(f"not recorded: {item}: {error}", file=sys.stderr)
+            refused = True
+            continue
+        for path in written if not quietly else ():
+            print(f"wrote {path}")
+    return not refused
 
 
 def _list(wanted: Wanted, order: Iterator[Run] | None) -> int:

@@ -9,7 +9,7 @@ from fedrepro import papers
 from fedrepro.cli.planned import Wanted
 from fedrepro.core import paths
 from fedrepro.core.setting import Setting, digest
-from fedrepro.papers import Cell, Item
+from fedrepro.papers import Item
 from fedrepro.runs import record
 
 Ran = set[tuple[str, int]]  # digests of settings, and seeds, of the runs that the store has finished
@@ -47,25 +47,30 @@ def recorded(wanted: Wanted, scale: str) -> set[tuple[Setting, int]]:
         return set()
 
     @lru_cache
-    def lines(item: str) -> set[tuple[str, ...]]:
+    def lines(item: str) -> dict[tuple[str, ...], set[int]]:
+        """Return the seeds of each cell, setting and precision."""
+        found: dict[tuple[str, ...], set[int]] = {}
         try:
             table = record.read(paths.recorded_folder(), item, scale)
         except (ValueError, OSError):  # damaged: nothing of it counts
-            return set()
-        names = ("row", "column", "setting_key", "precision", "seed")
-        return set(zip(*(table[name].astype(str) for name in names)))
+            return found
+        names = ("row", "column", "setting_key", "precision")
+        for *place, seed in zip(*(table[name].astype(str) for name in names), table["seed"]):
+            found.setdefault(tuple(place), set()).add(int(seed))
+        return found
 
-    keys = {setting: setting.key for setting in wanted.sharing}
-
-    def known(cell: Cell, seed: int) -> bool:
-        place = (cell.row, cell.column, keys[cell.setting], cell.setting.precision, str(seed))
-        return place in lines(cell.item)
-
-    found: dict[tuple[Setting, int], bool] = {}
-    for cell, seed in wanted.numbers():
-        run = cell.setting, seed
-        found[run] = found.get(run, True) and known(cell, seed)
-    return {run for run, whole in found.items() if whole}
+    whole: set[tuple[Setting, int]] = set()
+    for setting, asked in wanted.sharing.items():
+        places = [(cell.row, cell.column, setting.key, setting.precision) for cell, _ in asked]
+        # A cell that asks for fewer seeds has nothing to say of the others.
+        seeds = [lines(cell.item).get(place, set()) for (cell, _), place in zip(asked, places)]
+        whole |= {
+            (setting, seed)
+            for seed in set().union(*seeds)
+            if any(seed < most for _, most in asked)
+            and all(seed in found for found, (_, most) in zip(seeds, asked) if seed < most)
+        }
+    return whole
 
 
 def state(item: Item, scale: str, ran: Ran) -> State:

@@ -37,12 +37,6 @@ def absolute(value: str, what: str) -> Path:
     return found.absolute()
 
 
-def environment() -> dict[str, str]:
-    """Return the environment to hand on to other processes: all folders that it names as absolute paths."""
-    folders = {name: str(folder) for name in NAMES if (folder := chosen(name)) is not None}
-    return {name: value for name, value in os.environ.items() if name not in NAMES} | folders
-
-
 def checkout() -> Path | None:
     """Return the root of the repository that the package runs from, or None if it was installed elsewhere."""
     root = Path(fedrepro.__file__).resolve().parents[1]

@@ -107,7 +107,10 @@ def data_root() -> Path:
     windows = platform.system() == "Windows"
     variable, fallback = ("LOCALAPPDATA", "~/AppData/Local") if windows else ("XDG_CACHE_HOME", "~/.cache")
     what = "FEDREPRO_DATA is not set, and neither is a home"
-    return paths.absolute(os.environ.get(variable) or fallback, what) / "fedrepro" / "data"
+    cache = os.environ.get(variable, "")
+    # A relative path there is invalid, says the XDG Base Directory Specification, and to be ignored.
+    cache = cache if Path(cache).is_absolute() or cache.startswith("~") else fallback
+    return paths.absolute(cache, what) / "fedrepro" / "data"
 
 
 def files(name: str, split: Split, root: Path) -> tuple[Path, Path]:

@@ -286,9 +286,13 @@ class Book:
         return self._labelled(committed)
 
     def save(self, figure: Any, *, data: pd.DataFrame, alt: str, name: str | None = None) -> list[str]:
-        """Save a figure with its data and its description; returns the names of the files."""
+        """Save a figure with its data and its description; returns the names of the files.
+
+        Scales never overwrite each other's figures, and a picture of smaller scales only never has a larger one's
+        name.
+        """
         from fedrepro import plots
 
-        name = f"{name or self.item.name}_{self.scale}"  # scales never overwrite each other's figures
+        name = f"{name or self.item.name}_{given.scale_of(data, self.scale)}"
         written = plots.save(figure, self.folder / self.item.key, name, data=data, alt=alt)
         return [path.name for path in written]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from fedrepro import papers
 from fedrepro.core import paths
 from fedrepro.core.names import nearest
@@ -66,6 +68,20 @@ def folder_of(out: object) -> Path:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be the name of a folder, {folder} is a file")
     return folder
+
+
+def scale_of(shown: pd.DataFrame, scale: str) -> str:
+    """Return the scale whose name a picture bears: a book's own, or the largest that is shown if that is smaller.
+
+    Args:
+        shown: its numbers; where they come from says a column source as that of `Book.points`, such as
+            "recorded (short)", if there is one.
+        scale: of the book.
+    """
+    if "source" not in shown:
+        return scale
+    found = set(shown["source"].astype(str).str.extract(r"\((\w+)\)$")[0])
+    return min(scale, max(found & set(SCALES), key=SCALES.index, default=scale), key=SCALES.index)
 
 
 def in_precision(cells: Sequence[Cell]) -> list[Cell]:

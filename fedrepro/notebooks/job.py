@@ -55,7 +55,7 @@ def places() -> dict[str, str]:
     """
     found = {name: str(folder.resolve()) for name in paths.NAMES if (folder := paths.chosen(name))}
     found |= {name: "" for name in paths.NAMES if name in os.environ and name not in found}  # blanks: not set
-    return {"FEDREPRO_RUNS": str(paths.runs_folder())} | found
+    return found | {"FEDREPRO_RUNS": found.get("FEDREPRO_RUNS") or str(paths.runs_folder())}
 
 
 def source() -> dict[str, str]:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedrepro import papers
 from fedrepro.core import paths
+from fedrepro.core.files import text
 from fedrepro.notebooks import given, tables
 from fedrepro.papers import Item, Paper
 from fedrepro.report import verdict
@@ -50,7 +51,7 @@ def picture(item: str, name: str = "") -> Shown | None:
         name: of the picture without its scale; the item's own if left out.
 
     Raises:
-        ValueError: for an unknown item.
+        ValueError: for an unknown item, or a picture that is damaged.
     """
     found = given.item_of(item)
     for scale in ("paper", "short"):
@@ -58,8 +59,16 @@ def picture(item: str, name: str = "") -> Shown | None:
             png = folder / found.key / f"{name or found.name}_{scale}.png"
             if png.exists():
                 alt = png.with_suffix(".alt.txt")
-                return Shown(png.read_bytes(), alt.read_text("utf-8").strip() if alt.exists() else png.stem)
+                return Shown(_whole(png), text(alt).strip() if alt.exists() else png.stem)
     return None
+
+
+def _whole(png: Path) -> bytes:
+    """Return the bytes of a picture; raises ValueError, naming it, unless it begins and ends as a png does."""
+    content = png.read_bytes()
+    if not content.startswith(b"\x89PNG\r\n\x1a\n") or not content.endswith(b"IEND\xaeB`\x82"):
+        raise ValueError(f"{png} is no whole png: take its last whole version (git checkout)")
+    return content
 
 
 def answer(item: str) -> str:

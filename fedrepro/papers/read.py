@@ -80,7 +80,10 @@ def _paper(folder: Path) -> Paper:
 def _conclusions(folder: Path, reported: pd.DataFrame) -> tuple[tuple[Claim, ...], Mapping[str, Any]]:
     """Read claims.toml and judging.toml, which a paper need not have."""
     path, rules = folder / "claims.toml", folder / "judging.toml"
-    claims = parse_claims(text(path)) if path.exists() else ()
+    try:
+        claims = parse_claims(text(path)) if path.exists() else ()
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
     try:
         places = reported[["item", "row", "column"]].itertuples(index=False, name=None)
         return claims, checked(_toml(rules) if rules.exists() else {}, claims, places)
@@ -167,6 +170,9 @@ def _assumption(name: str, entry: Mapping[str, Any]) -> Assumption:
 
 def _grid(entry: Mapping[str, Any]) -> Grid:
     axes = {axis: tuple(values) for axis, values in entry.items() if axis != "scales"}
+    for label in (label for values in axes.values() for label in values):
+        if not isinstance(label, str) or not label.isprintable() or label != label.strip() or not label:
+            raise ValueError(f"a label must be a text in one line, without spaces around it, got {label!r}")
     return Grid(axes, tuple(entry.get("scales", SCALES)))
 
 
@@ -180,11 +186,15 @@ def _item(name: str, key: str, entry: Mapping[str, Any], presets: Mapping[str, P
         scale: {axis: tuple(values) for axis, values in entry.get(scale, {}).items()}
         for scale in ("smoke", "short")
     }
+    try:
+        grids = tuple(map(_grid, entry.get("grids", [])))
+    except ValueError as error:
+        raise ValueError(f"{name}/items.toml: {key}: {error}") from error
     item = Item(
         paper=name,
         name=key,
         **{text: entry.get(text, "") for text in TEXTS},
-        grids=tuple(map(_grid, entry.get("grids", []))),
+        grids=grids,
         gains=tuple(map(_gain, entry.get("gain", []))),
         limits=limits,
         rules=(),

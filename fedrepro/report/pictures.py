@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from fedrepro.core.files import text as read
 from fedrepro.papers import SCALES
 
 
@@ -44,7 +45,7 @@ def pictures(key: str, folder: Path, folders: Sequence[Path], *, recorded: str =
         path = scales[scale]
         alt = path.with_suffix(".alt.txt")
         svg = path.with_suffix(".svg")
-        text = alt.read_text("utf-8").strip() if alt.exists() else path.stem
+        text = read(alt).strip() if alt.exists() else path.stem
         shown.append(Picture(name, relative(path, folder), relative(svg if svg.exists() else path, folder), text))
     return shown
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from fedrepro.bench import command as bench
+from fedrepro.bench import report as bench_report
 from fedrepro.bench import session
 from fedrepro.bench.engine import Bench
 from fedrepro.bench.profile import covered, kind
@@ -83,6 +85,16 @@ def test_one_json_object_and_a_csv(capsys: pytest.CaptureFixture[str], tmp_path:
     assert len(trained) == 2  # lines are added
     assert float(trained[1]["value"]) == answer["train_images_per_s"]
     assert {row["device"] for row in rows} == {answer["device"]}
+
+
+def test_lines_of_processes_side_by_side_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one process holds the lock another waits, and adds to what the first has written."""
+    monkeypatch.setattr(bench_report, "rows", lambda facts: iter([facts]))
+    folder = tmp_path / "out"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: bench_report.write(folder, {"metric": "m", "value": k}), range(24)))
+    with (folder / "throughput.csv").open() as file:
+        assert sorted(int(row["value"]) for row in csv.DictReader(file)) == list(range(24))
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,23 @@ def test_recorded_devices(tmp_path: Path) -> None:
     assert recorded(tmp_path / "none.csv") == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<<<<<<< HEAD\n", "not the header of throughput, without device, precision, model, metric, value"),
+        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5", "cut off"),
+        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5x\n", "could not convert"),
+        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,\n", "must be finite"),
+        ("device,model,precision,metric,value\na,b,c,d,5\na,b,c,d,5,6,7\n", "Expected 5 fields in line 3"),
+        ("", "cut off"),
+    ],
+)
+def test_damaged_rates_are_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "throughput.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"throughput\.csv: .*{message}"):
+        recorded(tmp_path / "throughput.csv")
+
+
 @pytest.mark.parametrize("model", ["mlp"])
 def test_this_machine_can_be_measured(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedrepro.bench import rates

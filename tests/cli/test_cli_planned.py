@@ -16,6 +16,7 @@ from fedrepro import papers
 from fedrepro.bench.cost import images
 from fedrepro.cli.planned import Wanted, named, needs, planned
 from fedrepro.cli.state import recorded
+from fedrepro.core.files import StoreError
 from fedrepro.core.setting import Setting
 from fedrepro.papers import Cell, Reading
 from fedrepro.runs import record
@@ -234,3 +235,31 @@ def test_a_record_that_a_cell_cannot_read_is_that_run_s_failure(
     assert answer.code == 1
     assert re.search(rf"failed: .*, seed 0: {tmp_path}/store/\w+/record.json: 'ensemble_accuracy'", answer.err)
     assert "1 done, 1 failed" in answer.out
+
+
+def test_an_item_that_cannot_be_recorded_keeps_no_other_away(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = record.write
+
+    def write(folder: Path, item: str, *rest: Any) -> list[Path]:
+        if item == TABLE:
+            raise StoreError("cannot write x: no space left on device")
+        return real(folder, item, *rest)
+
+    monkeypatch.setattr(record, "write", write)
+    answer = call("run", TABLE, "fedbe/table5_cifar100", "--only", "ConvNet,FedAvg", "--record")
+    assert answer.code == 1
+    assert f"not recorded: {TABLE}: cannot write x: no space left on device" in answer.err
+    assert not (tmp_path / "figures" / TABLE / "smoke.csv").exists()
+    assert (tmp_path / "figures" / "fedbe" / "table5_cifar100" / "smoke.csv").exists()
+
+
+def test_the_cheapest_of_any_number_of_seeds(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrepro.core.paths.checkout", lambda: tmp_path)
+    asked = ("run", TABLE, "--only", "ConvNet,Step,FedAvg", "--cheapest", "--seeds")
+    assert call(*asked, "1", "--record").code == 0
+    begun = time.monotonic()
+    answer = call(*asked, "9" * 9, "--budget", "1s")
+    assert time.monotonic() - begun < 10
+    assert answer.out.startswith("recorded already, so left out: 1 of 999999999 runs\n")

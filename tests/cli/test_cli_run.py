@@ -1,8 +1,10 @@
 """`fedrepro run`: honest exit statuses, errors in one line."""
 
 import dataclasses
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,11 @@ def test_labels_pick_among_the_items_of_a_paper(call: Call) -> None:
     assert len(lines) == 1  # Table 8 has no axis with Step and is left out, not refused
     assert all(" fedbe/table1_methods " in line for line in lines)
     assert call("run", "fedbe", "--only", "Stepp", "--list").code == 2
+
+
+def test_a_terminal_of_ascii_gets_a_question_mark(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert call("run", TABLE, *GOOD).code == 0
+    out.seek(0)
+    assert "seeds  mean ? std" in out.read()

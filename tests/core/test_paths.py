@@ -9,6 +9,7 @@ import fedrepro
 from fedrepro.core import paths
 from fedrepro.data.data import data_root
 from fedrepro.federation.loaded import datasets
+from fedrepro.notebooks.job import places
 
 
 @pytest.mark.parametrize("name", paths.NAMES)
@@ -18,11 +19,11 @@ def test_every_name_is_read_alike(name: str, tmp_path: Path, monkeypatch: pytest
     for value, expected in (("~/x", tmp_path / "home" / "x"), ("x", tmp_path / "x"), (str(tmp_path), tmp_path)):
         monkeypatch.setenv(name, value)
         assert paths.chosen(name) == expected
-        assert paths.environment()[name] == str(expected)
+        assert places()[name] == str(expected)
     for value in ("", "  "):
         monkeypatch.setenv(name, value)
         assert paths.chosen(name) is None
-        assert name not in paths.environment()
+        assert places().get(name) == (str(paths.runs_folder()) if name == "FEDREPRO_RUNS" else "")
 
 
 def test_a_relative_path_stays_where_it_was_first_asked_for(

@@ -471,6 +471,13 @@ class TestDataRoot:
         monkeypatch.setenv(variable, str(tmp_path / "cache"))
         assert data_root() == tmp_path / "cache" / "fedrepro" / "data"
 
+    def test_a_relative_cache_folder_is_ignored(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(data.platform, "system", lambda: "Linux")
+        monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+        assert data_root() == tmp_path / ".cache" / "fedrepro" / "data"
+        monkeypatch.setenv("XDG_CACHE_HOME", "~/mine")
+        assert data_root() == tmp_path / "mine" / "fedrepro" / "data"
+
 
 def roll(seed: int = 0, **change: Any) -> tuple[list[np.ndarray], Data, Data]:
     arguments = {"turns": 1.5, "noise": 0.1} | change

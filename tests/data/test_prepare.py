@@ -505,6 +505,13 @@ def test_annotations_that_miss_an_image(small: Small, pictures: Path) -> None:
         from_folder(small, pictures)
 
 
+def test_annotations_that_are_no_utf8(small: Small, pictures: Path) -> None:
+    annotate(pictures)
+    (pictures / "val" / "val_annotations.txt").write_bytes(b"6.png\tb\n7.png\t\xe9\n")
+    with pytest.raises(ValueError, match=r"val_annotations\.txt, line 2: not UTF-8"):
+        from_folder(small, pictures)
+
+
 def test_greyscale_becomes_three_equal_colours(small: Small, pictures: Path) -> None:
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3)
     Image.fromarray(grey).save(pictures / A[0])

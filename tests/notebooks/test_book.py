@@ -201,3 +201,19 @@ def test_a_comparison_without_numbers_has_no_points(monkeypatch: pytest.MonkeyPa
     assert tables.points(empty).empty
     assert tables.points(empty, best=True).empty
     assert list(tables.points(empty).columns) == ["row", "column", "mean", "std", "runs", "source"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "scale", "expected"),
+    [
+        (["paper", "recorded (short)"], "paper", "short"),
+        (["paper", "recorded (short)", "recorded (paper)"], "paper", "paper"),
+        (["paper", "recorded (short)"], "smoke", "smoke"),
+        (["paper", "this run (smoke)"], "short", "smoke"),
+        (["paper", "this run (paper)"], "paper", "paper"),
+        (["paper"], "short", "short"),
+    ],
+)
+def test_a_picture_has_no_larger_scales_name(sources: list[str], scale: str, expected: str) -> None:
+    assert given.scale_of(pd.DataFrame({"source": sources}), scale) == expected
+    assert given.scale_of(pd.DataFrame({"mean": [1.0]}), scale) == scale

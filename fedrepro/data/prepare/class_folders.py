@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import ExifTags, Image
 
+from fedrepro.core.files import text
 from fedrepro.data.datasets import SPLITS, Spec, Split
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images uint8 [N, H, W, 3], labels int64 [N]
@@ -132,7 +133,7 @@ def _by_class(tree: Tree, place: str) -> dict[str, list[str]]:
     annotations = f"{place}/{ANNOTATIONS}"
     classes = None
     if annotations in tree.names:
-        lines = tree.read(annotations).decode().splitlines()
+        lines = text(tree.where / annotations, tree.read(annotations)).splitlines()
         classes = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     found: dict[str, list[str]] = {}
     for name in tree.names:

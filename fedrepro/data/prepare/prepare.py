@@ -14,8 +14,9 @@ from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from fedrepro.core.locks import lock_of
 from fedrepro.data.data import data_root, files, load, spec_of
 from fedrepro.data.datasets import SPLITS, Split
 from fedrepro.data.prepare.archives import ARCHIVES, Archive
@@ -108,7 +109,7 @@ def _hush(message: str) -> None:
 @contextlib.contextmanager
 def _alone(lock: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
     """Hold a lock; where another process has it, say so once and wait."""
-    held = FileLock(lock)
+    held = lock_of(lock)
     try:
         with told_when_full(lock):
             try:
