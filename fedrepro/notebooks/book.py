@@ -217,7 +217,7 @@ class Book:
         folders = self.folders if self._committed else []
         table = verdict.claims(self.paper, folders, self.item.name).fillna({"reading": ""})
         shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
-        return table.set_index("id")[shown]
+        return tables.Lines(table.set_index("id")[shown].rename_axis("claim"))
 
     def seconds(self, *labels: str) -> pd.DataFrame:
         """Return the seconds that an ensemble adds to a round at paper scale, beside those that the paper prints.

@@ -116,7 +116,7 @@ A method is seven stages in a fixed order; "off" is a value, too.""",
 The first round, and the shape of everything that one stage hands to the next.""",
     (
         """state, trace = book.one_round(method, federation)
-print(book.shapes(state, trace, federation).to_string())""",
+book.shapes(state, trace, federation)""",
         CHECKED,
     ),
     """## 7. The runs

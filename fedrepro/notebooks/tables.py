@@ -274,7 +274,7 @@ def above(made: pd.DataFrame, baselines: Mapping[str, str], column: str) -> pd.D
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def shapes(state: State, trace: Round, federation: Federation) -> pd.DataFrame:
+def shapes(state: State, trace: Round, federation: Federation) -> Lines:
     """Return what each stage of a round handed on, and its shape."""
     rows: list[tuple[str, str, Sequence[int]]] = [
         ("plan", "clients of the round", (len(trace.who.clients),)),
@@ -288,4 +288,4 @@ def shapes(state: State, trace: Round, federation: Federation) -> pd.DataFrame:
         ("", "test images", (len(federation.test),)),
     ]
     texts = [(stage, what, str(tuple(shape))) for stage, what, shape in rows]
-    return pd.DataFrame(texts, columns=["stage", "what", "shape"]).set_index("stage")
+    return Lines(pd.DataFrame(texts, columns=["stage", "what", "shape"]).set_index("stage"))

@@ -231,17 +231,23 @@ class Paper:
         """
         cells = self.cells(item, "paper")
         found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
+        for_some: dict[str, dict[tuple[str, str], list[str]]] = {}  # name -> kind and source -> labels of rules
         for rule in self._rules(self.items[item]):
             kind = next((kind for kind in KINDS if kind in rule), "")
             matched = sum(_applies(rule, dict(cell.labels) | {"scale": "paper"}) for cell in cells)
             for name in rule.get("set", {}) if kind and matched else ():
                 if matched == len(cells):
                     found[name] = [kind, rule[kind]]
-                    continue
-                kinds, sources = found.get(name, ["", ""])
-                said = f"for {_labels(rule)} {kind}: {rule[kind]}"
-                more = kinds if kind in kinds else ", ".join(filter(None, (kinds, kind)))
-                found[name] = [more, "; ".join(filter(None, (sources, said)))]
+                    for_some.pop(name, None)
+                else:
+                    for_some.setdefault(name, {}).setdefault((kind, rule[kind]), []).append(_labels(rule))
+        for name, said in for_some.items():
+            kinds, sources = found.get(name, ["", ""])
+            for (kind, source), labels in said.items():
+                every = " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))
+                kinds = kinds if kind in kinds else ", ".join(filter(None, (kinds, kind)))
+                sources = "; ".join(filter(None, (sources, f"for {every} {kind}: {source}")))
+            found[name] = [kinds, sources]
         values = [cell.setting.asdict() for cell in cells]
         used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}
         rows = [(name, used[name], *source) for name, source in found.items()]

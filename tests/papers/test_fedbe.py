@@ -340,4 +340,4 @@ def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
     assert "weight decay" not in table["model"]["source"]  # a rule's reason is about what it sets
     assert "for 1-Ensemble stated: 5.1, Baselines" in table["rounds"]["source"]
     assert "for Centralized assumed: " in table["rounds"]["source"]
-    assert "for 0.5 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]
+    assert "for 0.1, 0.5, 1 and 2 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]
