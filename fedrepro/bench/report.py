@@ -3,16 +3,17 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedrepro.bench.engine import KINDS
 from fedrepro.bench.timing import DISTILL_BATCH
-from fedrepro.core.files import text, write_all
+from fedrepro.core.csvs import read_table
+from fedrepro.core.files import write_all
 from fedrepro.core.locks import alone
 
 RATES = {kind: f"{kind}_images_per_s" for kind in KINDS}
@@ -162,9 +163,16 @@ def rows(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def write(folder: Path, facts: dict[str, Any]) -> list[Path]:
-    """Write bench.json and add lines to throughput.csv; returns both."""
+    """Write bench.json and add lines to throughput.csv; returns both.
+
+    Raises:
+        ValueError: if throughput.csv is damaged; then nothing is written.
+        StoreError: if the folder cannot be written.
+    """
     whole, lines = folder / "bench.json", folder / "throughput.csv"
     with alone(folder):
+        if lines.exists():
+            read(lines)  # nothing is added to a damaged file
         before = lines.read_bytes() if lines.exists() else b""
         fresh = io.StringIO(newline="")
         writer = csv.DictWriter(fresh, COLUMNS, extrasaction="ignore", lineterminator="\n")
@@ -177,20 +185,13 @@ def write(folder: Path, facts: dict[str, Any]) -> list[Path]:
 
 
 def read(throughput: Path) -> pd.DataFrame:
-    """Read the lines of throughput.csv.
+    """Read the lines of throughput.csv, or of another file like it.
 
     Raises:
-        ValueError: if it is no whole table of measurements; names the file.
+        ValueError: if it is no whole table of measurements; names the file and the line.
     """
-    written = text(throughput)
-    try:
-        if not written.endswith("\n"):
-            raise ValueError("cut off, it has no end of line")
-        found = pd.read_csv(io.StringIO(written))
-        if missing := [name for name in ("device", "precision", "model", "metric", "value") if name not in found]:
-            raise ValueError(f"not the header of throughput, without {', '.join(missing)}")
-        if not np.isfinite(found["value"].to_numpy(float)).all():
-            raise ValueError("value must be finite numbers")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{throughput}: {error}") from error
+    found = read_table(throughput, ("device", "precision", "model", "metric", "value"))
+    for place, value in enumerate(pd.to_numeric(found["value"], errors="coerce")):
+        if not math.isfinite(value):
+            raise ValueError(f"{throughput}, line {place + 2}: value must be a finite number")
     return found

@@ -66,7 +66,7 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
 
 def _printable() -> None:
     """Let what the terminal's encoding does not have, such as ± in ASCII, be a question mark, not an error."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -78,13 +78,13 @@ class Traces:
         }
 
     def current(self, key: str) -> bool:
-        """Return whether a notebook was executed from what is there now, and all that it left is there."""
+        """Return whether a notebook was executed from what is there now, and all that it left is as it was."""
         kept = _read(self._trace(key))
         try:
-            files = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept["files"])]
-            files += [paths.runs_folder() / run / "record.json" for run in kept["runs"]]
-            return bool(kept["inputs"] == self.inputs(key)) and all(path.is_file() for path in files)
-        except (KeyError, TypeError):  # no trace, or a damaged one
+            left = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept["files"])]
+            left += [paths.runs_folder() / run / "record.json" for run in kept["runs"]]
+            return bool(kept["inputs"] == self.inputs(key)) and bool(kept["left"] == digest(left))
+        except (KeyError, TypeError, OSError):  # no trace, or a damaged one; something is missing
             return False
 
     def keep(self, key: str, before: Inputs, runs: Iterable[str]) -> None:
@@ -97,7 +97,15 @@ class Traces:
             return
         place = self.place(key)
         files = sorted(str(path) for path in place.glob("*") if path.is_file() and not path.name.startswith("."))
-        _write(self._trace(key), {"inputs": after, "runs": sorted(set(runs)), "files": files})
+        kept = sorted(set(runs))
+        left = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, files)]
+        left += [paths.runs_folder() / run / "record.json" for run in kept]
+        try:
+            trace = {"inputs": after, "runs": kept, "files": files, "left": digest(left)}
+        except OSError:  # something is gone already
+            self._trace(key).unlink(missing_ok=True)
+            return
+        _write(self._trace(key), trace)
 
     def report(self, folders: Sequence[Path]) -> Inputs:
         """Return the digests of what the report reads."""
@@ -107,13 +115,22 @@ class Traces:
         return {"library": library(), "versions": versions(), "records": records, "names": list(map(str, found))}
 
     def report_current(self, folders: Sequence[Path]) -> bool:
-        """Return whether the report was written from what is there now."""
-        files = (self.figures / "report.md", self.figures / "report.html")
-        return _read(self._trace(REPORT)) == self.report(folders) and all(path.is_file() for path in files)
+        """Return whether the report was written from what is there now, and is as it was written."""
+        kept = _read(self._trace(REPORT))
+        try:
+            return bool(kept.pop("left", "") == digest(self._reports())) and kept == self.report(folders)
+        except OSError:
+            return False
 
     def keep_report(self, folders: Sequence[Path]) -> None:
         """Keep the trace of the report that has just been written."""
-        _write(self._trace(REPORT), self.report(folders))
+        try:
+            _write(self._trace(REPORT), self.report(folders) | {"left": digest(self._reports())})
+        except FileNotFoundError:  # gone already
+            self._trace(REPORT).unlink(missing_ok=True)
+
+    def _reports(self) -> list[Path]:
+        return [self.figures / "report.md", self.figures / "report.html"]
 
     def _trace(self, key: str) -> Path:
         return paths.results_folder() / "notebooks" / ".inputs" / f"{key}.json"

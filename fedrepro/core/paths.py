@@ -76,8 +76,16 @@ def check_apart(figures: Path, what: str) -> None:
 
 
 def runs_folder() -> Path:
-    """Return the store of runs: `$FEDREPRO_RUNS`, else `runs` in the results."""
-    return chosen("FEDREPRO_RUNS") or results_folder() / "runs"
+    """Return the store of runs: `$FEDREPRO_RUNS`, else `runs` in the results.
+
+    Raises:
+        ValueError: if `$FEDREPRO_RUNS` would mix runs with what is recorded.
+    """
+    found = chosen("FEDREPRO_RUNS")
+    if found is None:
+        return results_folder() / "runs"
+    check_apart(found, f"FEDREPRO_RUNS={found}")
+    return found
 
 
 def made_folder() -> Path:

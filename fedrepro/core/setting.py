@@ -36,6 +36,7 @@ def among(*names: str) -> Range:
     return Range(" or ".join(f'"{name}"' for name in names), lambda value: value in names)
 
 
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 ANY = Range("anything", lambda value: True)
 SHARE = Range("in (0, 1]", lambda value: 0 < value <= 1)
 # Of a Dirichlet distribution: far outside, its draws are zero or all of one, whatever is asked for.
@@ -147,6 +148,8 @@ class Setting:
             value = next((new for new, old in option.formerly.items() if old == value), value)
             if not option.must.holds(value):
                 raise ValueError(f"{name} must be {option.must.text}, got {value!r}")
+            if type(value) is float and not abs(value) <= LARGEST:
+                raise ValueError(f"{name} must be a number that float32 holds, got {value!r}")
             if value != option.neutral:
                 given[name] = value
         made = cls.__new__(cls)

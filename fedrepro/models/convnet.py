@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 IMAGE_SHAPE = (3, 32, 32)
 
+MOST = 1000  # further layers
+
 
 class ConvNet(nn.Module):
     """Three unpadded 3x3 convolutions (32, 64, 64) and two linear layers, all with bias.
@@ -17,7 +19,7 @@ class ConvNet(nn.Module):
         extra_layers: number of additional convolutions, at least 0.
 
     Raises:
-        ValueError: if `classes` is below 1 or `extra_layers` below 0.
+        ValueError: if `classes` is below 1, or `extra_layers` below 0 or above `MOST`.
     """
 
     def __init__(self, *, classes: int, extra_layers: int = 0) -> None:
@@ -25,8 +27,8 @@ class ConvNet(nn.Module):
         super().__init__()
         if classes < 1:
             raise ValueError(f"classes must be at least 1, got {classes}")
-        if extra_layers < 0:
-            raise ValueError(f"extra_layers must be at least 0, got {extra_layers}")
+        if not 0 <= extra_layers <= MOST:
+            raise ValueError(f"extra_layers must be at least 0 and at most {MOST}, got {extra_layers}")
         self.conv1 = nn.Conv2d(3, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.conv3 = nn.Conv2d(64, 64, 3)

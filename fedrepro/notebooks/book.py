@@ -14,6 +14,7 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.bench.seconds import BUILD, posterior_seconds, recorded_seconds
 from fedrepro.core import paths
+from fedrepro.core.csvs import read_table
 from fedrepro.core.rng import Streams
 from fedrepro.core.setting import Setting
 from fedrepro.core.state import State
@@ -261,7 +262,7 @@ class Book:
         Raises:
             FileNotFoundError: if there is none, or the package does not run from a checkout.
         """
-        return pd.read_csv(paths.recorded_folder() / self.item.key / f"{name}.csv")
+        return read_table(paths.recorded_folder() / self.item.key / f"{name}.csv")
 
     def reference(self, item: str, rows: dict[str, str], columns: list[str]) -> dict[str, dict[str, float]]:
         """Return the paper's numbers of another item, {name: {column: mean}} for {name: row}, to plot beside."""

@@ -24,9 +24,12 @@ from fedrepro.core import paths
 from fedrepro.notebooks.notebook import conclude, last_lines
 
 MARK = "FEDREPRO_JOB"  # the processes of a job are known by this variable, whatever session they moved to
-OF_USERS = ("PYTHONSTARTUP", "MPLBACKEND", "IPYTHONDIR", "JUPYTER_CONFIG_PATH")  # not handed on
+OF_USERS = (  # not handed on
+    *("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONINSPECT", "PYTHONWARNINGS"),
+    *("MPLBACKEND", "IPYTHONDIR", "JUPYTER_CONFIG_PATH"),
+)
 # This interpreter, whatever python3 is registered; errors only, as every start warns about TCP.
-KERNEL = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+KERNEL = [sys.executable, "-P", "-m", "fedrepro.notebooks.kernel", "-f", "{connection_file}", "--log-level=ERROR"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from fedrepro.notebooks.reads import ORDER, reads
 from fedrepro.papers import Cell
 from fedrepro.papers.paper import Preset
 from fedrepro.report import cells, layout
+from fedrepro.runs.rows import FIRST
 from fedrepro.stages.round import Round
 
 SOURCES = {  # of the numbers of a comparison, and what they are called in a plot
@@ -235,14 +236,18 @@ def seeded(points: pd.DataFrame, made: Mapping[str, pd.DataFrame]) -> pd.DataFra
 
     Args:
         points: as `points` returns them.
-        made: the records of each scale, columns row, column, seed and result.
+        made: the records of each scale, columns row, column, seed, precision and result.
+
+    A seed in another precision than float32 is another one, "0 bfloat16": nothing is paired across precisions.
     """
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    found: dict[tuple[str, str, str], dict[int | str, float]] = {}
+    names = ["row", "column", "seed", "precision", "result"]
     for name, scale in (("recorded", "paper"), ("short", "short"), ("smoke", "smoke")):
-        lines = made.get(scale, pd.DataFrame(columns=["row", "column", "seed", "result"]))
-        for row, column, seed, result in zip(*(lines[name] for name in ("row", "column", "seed", "result"))):
+        lines = made.get(scale, pd.DataFrame(columns=names))
+        for row, column, seed, precision, result in zip(*(lines[name] for name in names)):
+            pair = int(seed) if precision == FIRST["precision"] else f"{seed} {precision}"
             for source in (SOURCES[name], SOURCES[name].replace("recorded", "this run")):
-                found.setdefault((source, row, column), {})[int(seed)] = float(result)
+                found.setdefault((source, row, column), {})[pair] = float(result)
     keys = zip(points["source"], points["row"], points["column"])
     return points.assign(by_seed=pd.Series([found.get(key) for key in keys], index=points.index, dtype=object))
 

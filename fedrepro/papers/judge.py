@@ -110,7 +110,7 @@ def judge(
             whose status is not "lost", or a number of ours that is not finite.
     """
     kind = metric(cell.get("metric", "test_acc_pct"))
-    _check(cell, our_values, scale, step)
+    _check(cell, our_values, scale, step, margin)
     mean, status = float(cell["mean"]), cell["status"]
     allowed = max(kind.margin(mean) if margin is None else margin, step)
     ours = our_values if scale == "paper" else ()
@@ -143,7 +143,9 @@ def judge(
     return replace(found, word="tuned") if tuned else found
 
 
-def _check(cell: Mapping[str, Any], values: Sequence[float], scale: str, step: float) -> None:
+def _check(
+    cell: Mapping[str, Any], values: Sequence[float], scale: str, step: float, margin: float | None
+) -> None:
     mean, std, status = cell["mean"], cell["std"], cell["status"]
     if status not in STATUSES:
         raise ValueError(f"status must be one of {STATUSES}, got {status!r}")
@@ -153,6 +155,8 @@ def _check(cell: Mapping[str, Any], values: Sequence[float], scale: str, step: f
         raise ValueError(f"a number of status {status!r} must be known, got {mean}")
     if std < 0 or step < 0:
         raise ValueError(f"a spread and a step must be at least 0, got {std} and {step}")
+    if margin is not None and not 0 < margin < math.inf:
+        raise ValueError(f"a margin must be above 0 and finite, got {margin}")
     if not np.isfinite(np.asarray(values, dtype=float)).all():
         raise ValueError(f"our values must be finite, got {list(values)}")
 

@@ -62,7 +62,12 @@ def checked(
         for one in entry.get("margins", []):
             points, reason = one.get("points"), one.get("reason")
             wrong = set(one) - {"row", "column", "points", "reason"} or not str(reason or "").strip()
-            if wrong or isinstance(points, bool) or not isinstance(points, int | float) or not points > 0:
+            if (
+                wrong
+                or isinstance(points, bool)
+                or not isinstance(points, int | float)
+                or not 0 < points < math.inf
+            ):
                 raise ValueError(f"{item}: a margin needs points above 0 and a reason, got {one!r}")
             for number, axis in enumerate(("row", "column"), 1):
                 names = {place[number] for place in places or () if place[0] == item}

@@ -47,7 +47,7 @@ def gains(short: pd.DataFrame, keys: Sequence[str], name: str) -> pd.DataFrame:
         if own == BASE:
             continue
         base = known.get((*line[list(keys)], f"{BASE}{comma}{variant}"), known.get((*line[list(keys)], BASE), {}))
-        common = sorted(set(line["by_seed"]) & set(base))
+        common = sorted(set(line["by_seed"]) & set(base), key=str)
         if not common:
             return short.iloc[:0]
         found = np.array([line["by_seed"][seed] - base[seed] for seed in common])

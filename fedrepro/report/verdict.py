@@ -163,7 +163,10 @@ def _verdict(
     notes += [f"tuned: {tuned}"] if verdict.word == "tuned" else []
     if verdict.word in JUDGED:
         notes.append(f"margin {within.points:g} ({within.reason})")
-        notes += [f"spread borrowed ({verdict.prior})"] if verdict.prior else []
+        none = verdict.prior.startswith("none")
+        notes += [f"{'no spread' if none else 'spread borrowed'} ({verdict.prior.removeprefix('none: ')})"] * bool(
+            verdict.prior
+        )
     notes += [] if metric(number["metric"]).judged else [f"no accuracy but {number['metric']}: never judged"]
     line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
     line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,10 +74,11 @@ def _commit() -> str:
     """Return the checkout's commit, marked if the library itself differs from it.
 
     Where git gives none, for whatever reason, FEDREPRO_COMMIT may name it, as where the library was copied without
-    its history; else it is unknown.
+    its history; else it is unknown, and so is what cannot be the name of a commit.
     """
     root = Path(fedrepro.__file__).resolve().parents[1]
-    return _asked(root) or os.environ.get("FEDREPRO_COMMIT", "").strip() or "unknown"
+    named = os.environ.get("FEDREPRO_COMMIT", "").strip()
+    return _asked(root) or (named if re.fullmatch(r"[A-Za-z0-9._+/-]{1,64}", named) else "unknown")
 
 
 def _asked(root: Path) -> str:

@@ -45,22 +45,24 @@ def sealed(content: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 
 
 def unsealed(content: Any, **facts: Any) -> dict[str, Any]:
-    """Return what was sealed without its digest, or what earlier versions wrote without any.
+    """Return what was sealed without its digest.
 
     Args:
         content: what a file holds.
-        facts: what it must say of itself, where it says anything; None for what is not known.
+        facts: what it must say of itself; None for what is not known.
 
     Raises:
-        ValueError: if it is not what was written, or of another run.
+        ValueError: if it is not what was written, says too little of itself, or is of another run.
     """
     if not isinstance(content, dict):
         raise ValueError("no names and values")
     found = {name: value for name, value in content.items() if name != DIGEST}
-    if DIGEST in content and content[DIGEST] != digest_of(found):
+    if DIGEST not in content or content[DIGEST] != digest_of(found):
         raise ValueError("its content is not what was written")
     for name, wanted in facts.items():
-        if wanted is not None and name in found and found[name] != wanted:
+        if wanted is not None and name not in found:
+            raise ValueError(f"it does not say of which {name} it is")
+        if wanted is not None and found[name] != wanted:
             raise ValueError(f"it is of {name} {found[name]}, not {wanted}")
     return found
 

@@ -148,9 +148,8 @@ def _play(
         longest = max((row["seconds"] for row in rows), default=expected)
         if deadline is not None and longest < LONG and time.monotonic() + longest > deadline:
             word = f"{STOPPED} after round {state.round} of {run.setting.rounds}"
-            return Outcome(
-                key, "paused", error=word if rows else f"{word}: one is thought to take {longest:.0f} s"
-            )
+            thought = "" if rows or not longest else f": one is thought to take {longest:.0f} s"
+            return Outcome(key, "paused", error=word + thought)
         inside = store.drawer(key, state.round, where)
         places = [*places, *(place for place in inside.places if place not in places)]
         desk.begin(inside)

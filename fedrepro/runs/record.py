@@ -4,15 +4,14 @@
     <folder>/<paper>/<item>/<scale>_rounds.csv     one line per run and round
     <folder>/<paper>/<item>/<scale>_measures.csv   one line per run, round and further measure, where there are any
     <folder>/<paper>/<item>/<scale>_hits.csv       one line per run: which test images its answer got right
-    <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key
+    <folder>/<paper>/<item>/<scale>_settings.json  the full setting behind each setting_key, digests of the others
 
 Scales have files of their own, so a result of a smaller scale can never replace one of a larger; nor does a run
 in one precision replace that in another. The files of a scale change together, and are read strictly: a file that
 is cut, merged by hand or damaged is named, and nothing is changed.
 """
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -98,13 +97,19 @@ def write(folder: Path, item: str, scale: str, found: Iterable[tuple[Cell, str, 
         merged = _merge(names[0], runs, BY)
         contents = {names[0]: _csv(merged), names[1]: _csv(_merge(names[1], rounds, [*BY, "round"]))}
         fresh = {r["setting_key"]: r["setting"] for _, _, r in found}
-        contents[names[2]] = _settings(names[2], fresh, set(merged["setting_key"]))
         for name, table, by in (("measures", measures, [*BY, "round", "measure"]), ("hits", seen, BY)):
             path = place / f"{scale}_{name}.csv"
             if len(table) or path.exists():
                 contents[path] = _csv(_merge(path, table, by, runs), digits="%.6g")
-        write_together(_journal(place, scale), contents)
+        contents[names[2]] = _settings(names[2], fresh, set(merged["setting_key"]), contents)
+        _write(place, scale, contents)
     return list(contents)
+
+
+def _write(place: Path, scale: str, contents: dict[Path, bytes]) -> None:
+    """Write the files of an item at a scale if they can be read again; raises ValueError, naming one, if not."""
+    _checked(tuple(contents.items()), place / f"{scale}.csv")
+    write_together(_journal(place, scale), contents)
 
 
 def _journal(place: Path, scale: str) -> Path:
@@ -142,8 +147,7 @@ def write_values(
     with alone(place):
         _settled(place, scale)
         table = _merge(names[0], fresh, BY)
-        known = _settings(names[1], {setting.key: setting.asdict()}, set(table["setting_key"]))
-        contents = {names[0]: _csv(table), names[1]: known}
+        contents = {names[0]: _csv(table)}
         for ending in ("_rounds.csv", "_measures.csv", "_hits.csv"):  # of runs that give way to these lines
             path = place / f"{scale}{ending}"
             if path.exists():
@@ -151,7 +155,9 @@ def write_values(
                 none = pd.DataFrame(columns=columns)
                 digits = "%.4f" if ending == "_rounds.csv" else "%.6g"
                 contents[path] = _csv(_merge(path, none, by, fresh), digits)
-        write_together(_journal(place, scale), contents)
+        own = {setting.key: setting.asdict()}
+        contents[names[1]] = _settings(names[1], own, set(table["setting_key"]), contents)
+        _write(place, scale, contents)
     return names
 
 
@@ -159,18 +165,19 @@ def _csv(table: pd.DataFrame, digits: str = "%.4f") -> bytes:
     return table.to_csv(index=False, float_format=digits, lineterminator="\n").encode()
 
 
-def _settings(path: Path, fresh: dict[str, Any], used: set[str]) -> bytes:
+def _settings(path: Path, fresh: dict[str, Any], used: set[str], contents: Mapping[Path, bytes]) -> bytes:
     """Add settings to a file of them, and drop those that no line of the records uses any more.
 
-    The precision is no part of a setting's key: it stands in the lines, and is left out here.
+    The precision is no part of a setting's key: it stands in the lines, and is left out here. Beside the settings
+    stand the digests of the other files, which are written with this one.
     """
-    settings = (tables.settings(path, path.read_bytes()) if path.exists() else {}) | fresh
+    settings = (tables.settings(path, path.read_bytes())[0] if path.exists() else {}) | fresh
     kept = {
         key: {name: value for name, value in settings[key].items() if name != "precision"}
         for key in sorted(settings)
         if key in used
     }
-    return (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
+    return tables.written(path, kept, contents)
 
 
 def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.DataFrame:
@@ -204,19 +211,22 @@ def _whole(place: Path, scale: str) -> dict[Path, pd.DataFrame]:
 
 @lru_cache(maxsize=256)
 def _checked(contents: tuple[tuple[Path, bytes], ...], runs: Path) -> dict[Path, pd.DataFrame]:
-    scale, found, known = runs.stem, {}, None
+    scale, found, known, digests = runs.stem, {}, None, dict[str, str]()
     for path, content in contents:
         ending = path.name.removeprefix(scale)
         if ending in FILES:
             columns, by = FILES[ending]
             found[path] = tables.table(path, content, columns, by, scale)
         else:
-            known = set(tables.settings(path, content))
+            settings, digests = tables.settings(path, content)
+            known = set(settings)
     others = {path: lines for path, lines in found.items() if path != runs}
     if runs in found:
         tables.agree(runs, found[runs], others, known)
     elif any(map(len, others.values())):
         raise ValueError(f"{runs} is missing, of which {next(iter(others))} has lines{tables.REMEDY}")
+    if digests:
+        tables.whole(runs.with_name(f"{scale}_settings.json"), digests, dict(contents))
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedrepro.core.metrics import unpacked
+from fedrepro.core.setting import Setting
 
 RECORD = ("setting", "setting_key", "seed", "result", "rows", "seconds", "split", "provenance", "best_accuracy")
 PLACE = ("device", "threads", "torch", "commit", "date")  # what lines of records tell of a place
@@ -68,6 +69,8 @@ def flaw(record: Mapping[str, Any]) -> str:
     """Return in words what a record lacks or cannot be; nothing if it is sound."""
     if missing := [name for name in RECORD if name not in record]:
         return f"without {', '.join(missing)}"
+    if strange := [name for name in record if name not in TYPES]:
+        return f"unknown {strange[0]!r}"
     if wrong := [name for name, fits in TYPES.items() if name in record and not fits(record[name])]:
         return f"{', '.join(wrong)}: not what a record holds"
     rows = record["rows"]
@@ -78,7 +81,23 @@ def flaw(record: Mapping[str, Any]) -> str:
     best = max(row["accuracy"] for row in rows)
     if not math.isclose(record.get("best_accuracy", best), best, abs_tol=1e-9):
         return "its best accuracy is not that of its rounds"
-    return _hits(record)
+    return _setting_s_key(record) or _result(record) or _hits(record)
+
+
+def _setting_s_key(record: Mapping[str, Any]) -> str:
+    try:
+        key = Setting.of(record["setting"]).key
+    except ValueError as error:
+        return f"its setting: {error}"
+    return "" if key == record["setting_key"] else f"its setting is not that of {record['setting_key']}"
+
+
+def _result(record: Mapping[str, Any]) -> str:
+    """Return in words where the result is none of the accuracies of the last round."""
+    last, result = record["rows"][-1], record["result"]
+    known = [last[name] for name in last if name.endswith("accuracy") and last[name] is not None]
+    agrees = result is None or any(math.isclose(result, value, abs_tol=1e-9) for value in known)
+    return "" if agrees or math.isnan(result) else f"its result {result} is none of its last round's accuracies"
 
 
 def _hits(record: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from fedrepro.core.setting import Setting, digest
 from fedrepro.core.stack import Layout
 from fedrepro.core.state import State
 from fedrepro.kernels.trained import Carried
-from fedrepro.runs.packed import packed_state, sealed, unpacked_state, unsealed
+from fedrepro.runs.packed import DIGEST, packed_state, sealed, unpacked_state, unsealed
 from fedrepro.runs.sound import RECORD as RECORD
 from fedrepro.runs.sound import flaw
 
@@ -174,7 +174,7 @@ class Store:
         path, remedy = self.root / key / "inside" / "round.json", "remove its folder to play that round again"
         held = _read(path, remedy) if path.exists() else {}
         try:
-            held = unsealed(held, key=key)
+            held = unsealed(held, key=key) if held else {}
             spent, places = held.get("seconds", 0.0), held.get("places", [])
             if not (isinstance(spent, int | float) and 0 <= spent < math.inf):
                 raise ValueError(f"seconds {spent!r}")
@@ -226,13 +226,20 @@ class Store:
         if not path.exists():
             return None
         found = _read(path, remedy)
+        if DIGEST in found:  # records of earlier versions have none
+            try:
+                found = unsealed(found, key=key)
+            except ValueError as error:
+                raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
+            del found["key"]
         if wrong := flaw(found):
             raise DamagedError(f"{path} is damaged ({wrong}); {remedy}")
         return found
 
     def finish(self, key: str, record: dict[str, Any]) -> None:
         """Write the record of a finished run and forget earlier failures."""
-        write_atomically(self.root / key / "record.json", _json(record))
+        content = sealed(json.loads(_json(record)), key=key)  # as it will be read
+        write_atomically(self.root / key / "record.json", _json(content))
         self.forgive(key)
 
     def forgive(self, key: str) -> None:

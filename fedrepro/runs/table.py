@@ -5,6 +5,7 @@ held against each other, so that lines that are missing are noticed as well.
 """
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.core.csvs import MARKERS
 from fedrepro.core.files import text
 from fedrepro.core.metrics import unpacked
 from fedrepro.runs.rows import FIRST, LATER, TEXT
@@ -29,7 +31,7 @@ SHAPES = {  # of texts; an empty one stands for what was not known
     "hits": (r"[A-Za-z0-9+/]+={0,2}", "a text in base 64"),
     "measure": (r".+", "the name of a measure"),
 }
-MARKERS = ("<<<<<<< ", ">>>>>>> ", "||||||| ", "=======")
+FILES = "files"  # under which name a file of settings has the digests of the files beside it
 
 
 def table(path: Path, content: bytes, columns: Sequence[str], by: Sequence[str], scale: str = "") -> pd.DataFrame:
@@ -125,11 +127,15 @@ def _typed(written: str, head: Sequence[str], columns: Sequence[str]) -> pd.Data
     return found
 
 
-def settings(path: Path, content: bytes) -> dict[str, dict[str, Any]]:
-    """Read a file of settings by their keys.
+def settings(path: Path, content: bytes) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Read a file of settings.
+
+    Returns:
+        The settings by their keys, and the digests of the record files beside it by their names, as `digest` makes
+        them; none in a file of an earlier version.
 
     Raises:
-        ValueError: if it is none; names the file and the line.
+        ValueError: if it is none, or its settings are not what was written; names the file and the line.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -146,9 +152,42 @@ def settings(path: Path, content: bytes) -> dict[str, dict[str, Any]]:
         found = json.loads(written, object_pairs_hook=once)
         if not isinstance(found, dict) or not all(isinstance(value, dict) and value for value in found.values()):
             raise ValueError("not an object of settings")
+        digests = found.pop(FILES, {})
+        if not all(isinstance(value, str) for value in digests.values()):
+            raise ValueError(f"{FILES!r} are no digests of files")
+        if digests and digests.pop(path.name, "") != digest(json.dumps(found, sort_keys=True).encode()):
+            raise ValueError("its settings are not what was written")
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}{REMEDY}") from error
-    return found
+    return found, digests
+
+
+def written(path: Path, settings: Mapping[str, Any], contents: Mapping[Path, bytes]) -> bytes:
+    """Return the content of a file of settings by their keys, with digests of them and of the files beside it."""
+    digests = {other.name: digest(content) for other, content in contents.items()}
+    digests[path.name] = digest(json.dumps(settings, sort_keys=True).encode())
+    return (json.dumps(dict(settings) | {FILES: digests}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def digest(content: bytes) -> str:
+    """Return what tells a content from any other."""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def whole(settings: Path, digests: Mapping[str, str], contents: Mapping[Path, bytes]) -> None:
+    """Hold files against the digests that were written with them.
+
+    Raises:
+        ValueError: for a file that is missing, was added, or is not what was written; names it.
+    """
+    known = {path.name: path for path in contents if path != settings}
+    for name in sorted(digests.keys() | known.keys()):
+        if name not in known:
+            raise ValueError(f"{settings.with_name(name)} is missing, which {settings.name} knows{REMEDY}")
+        if name not in digests:
+            raise ValueError(f"{known[name]} was not written with {settings.name}{REMEDY}")
+        if digest(contents[known[name]]) != digests[name]:
+            raise ValueError(f"{known[name]} is not what was written with {settings.name}{REMEDY}")
 
 
 def agree(path: Path, runs: pd.DataFrame, others: Mapping[Path, pd.DataFrame], known: set[str] | None) -> None:

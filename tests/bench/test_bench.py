@@ -90,11 +90,23 @@ def test_one_json_object_and_a_csv(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_lines_of_processes_side_by_side_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one process holds the lock another waits, and adds to what the first has written."""
     monkeypatch.setattr(bench_report, "rows", lambda facts: iter([facts]))
+    names = ("device", "precision", "model")
+    monkeypatch.setattr(bench_report, "COLUMNS", (*names, "metric", "value"))
     folder = tmp_path / "out"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda k: bench_report.write(folder, {"metric": "m", "value": k}), range(24)))
+        list(
+            pool.map(
+                lambda k: bench_report.write(folder, dict.fromkeys(names, "x") | {"metric": "m", "value": k}),
+                range(24),
+            )
+        )
     with (folder / "throughput.csv").open() as file:
         assert sorted(int(row["value"]) for row in csv.DictReader(file)) == list(range(24))
+    content = (folder / "throughput.csv").read_bytes()
+    (folder / "throughput.csv").write_bytes(content[:-3])
+    with pytest.raises(ValueError, match=r"throughput\.csv, line 25: "):  # and nothing is added to it
+        bench_report.write(folder, {"metric": "m", "value": 1})
+    assert (folder / "throughput.csv").read_bytes() == content[:-3]
 
 
 @pytest.mark.parametrize(

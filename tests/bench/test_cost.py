@@ -106,17 +106,25 @@ def test_recorded_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<<<<<<< HEAD\n", "not the header of throughput, without device, precision, model, metric, value"),
-        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5", "cut off"),
-        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5x\n", "could not convert"),
-        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,\n", "must be finite"),
-        ("device,model,precision,metric,value\na,b,c,d,5\na,b,c,d,5,6,7\n", "Expected 5 fields in line 3"),
-        ("", "cut off"),
+        ("a,b\n<<<<<<< HEAD\n", "line 2: a conflict marker of git: '<<<<<<< HEAD'"),
+        ("device,model,value\na,b,1\n", "line 1: no column precision, metric"),
+        ("device,device,model,precision,metric,value\n", "line 1: a column twice"),
+        ("device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5", "line 2: cut off"),
+        (
+            "device,model,precision,metric,value\na,convnet,float32,train_images_per_s,5x\n",
+            "line 2: value must be a finite number",
+        ),
+        (
+            "device,model,precision,metric,value\na,convnet,float32,train_images_per_s,\n",
+            "line 2: value must be a finite number",
+        ),
+        ("device,model,precision,metric,value\na,b,c,d,5\na,b,c,d,5,6,7\n", "line 3: 7 fields, not 5"),
+        ("", "line 1: cut off"),
     ],
 )
 def test_damaged_rates_are_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "throughput.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"throughput\.csv: .*{message}"):
+    with pytest.raises(ValueError, match=rf"throughput\.csv, {message}"):
         recorded(tmp_path / "throughput.csv")
 
 

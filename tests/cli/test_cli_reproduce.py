@@ -121,7 +121,11 @@ def test_what_is_unchanged_is_not_made_again(
 
 
 @pytest.mark.parametrize(
-    "change", ["notebook", "outputs", "options", "run", "copy", "page", "figure", "records", "library", "versions"]
+    "change",
+    [
+        *("notebook", "outputs", "options", "run", "copy", "page", "figure", "records", "library", "versions"),
+        *("damaged run", "damaged copy", "damaged page", "damaged figure", "damaged report"),
+    ],
 )
 def test_what_a_notebook_comes_from(
     change: str, call: Call, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,14 +139,18 @@ def test_what_a_notebook_comes_from(
         notebook.write_text(json.dumps(text))
     if change == "options":
         more = ["--precision", "bfloat16"]
-    if change == "run":
-        next((tmp_path / "store").glob("*/record.json")).unlink()
-    if change == "copy":
-        (tmp_path / "results" / "notebooks" / f"{TABLE}.ipynb").unlink()
-    if change == "page":
-        (tmp_path / "results" / "notebooks" / f"{TABLE}.html").unlink()
-    if change == "figure":
-        (tmp_path / "results" / "figures" / TABLE / "figure_smoke.png").unlink()
+    left = {
+        "run": next((tmp_path / "store").glob("*/record.json")),
+        "copy": tmp_path / "results" / "notebooks" / f"{TABLE}.ipynb",
+        "page": tmp_path / "results" / "notebooks" / f"{TABLE}.html",
+        "figure": tmp_path / "results" / "figures" / TABLE / "figure_smoke.png",
+        "report": tmp_path / "results" / "figures" / "report.html",
+    }
+    if change in left:
+        left[change].unlink()
+    if change.startswith("damaged"):
+        path = left[change.removeprefix("damaged ")]
+        path.write_bytes(b" " + path.read_bytes())
     if change == "records":
         head = ",".join(RUN_COLUMNS).encode()
         write_atomically(tmp_path / "figures" / "fedbe" / "table2_targets" / "short.csv", head + b"\n")
@@ -150,8 +158,8 @@ def test_what_a_notebook_comes_from(
         monkeypatch.setattr(unchanged, change, lambda: {"torch": "1"} if change == "versions" else "other")
     answer = call(*SHORT, *more)
     assert answer.code == 0, answer.err
-    assert ("table1_methods" in made) == (change != "outputs")
-    assert ("report" in made) == (change in ("library", "versions", "records", "options"))
+    assert ("table1_methods" in made) == (change not in ("outputs", "damaged report"))
+    assert ("report" in made) == (change in ("library", "versions", "records", "options", "damaged report"))
 
 
 def test_a_failed_notebook_is_made_again(call: Call, made: list[str]) -> None:

@@ -67,6 +67,9 @@ def test_the_results_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("FEDREPRO_RESULTS", str(inside))
         with pytest.raises(ValueError, match="would write over the recorded figures"):
             paths.made_folder()
+    monkeypatch.setenv("FEDREPRO_RUNS", str(root / "figures" / "fedbe" / "x"))
+    with pytest.raises(ValueError, match=r"^FEDREPRO_RUNS=.* would write over the recorded figures"):
+        paths.runs_folder()
 
 
 def test_what_this_machine_made_is_never_called_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

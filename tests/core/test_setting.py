@@ -106,6 +106,8 @@ class TestOf:
             ("participation", float("nan"), r"in \(0, 1\]"),
             ("public_fraction", 0.0, r"in \(0, 1\]"),
             ("partition_alpha", 0.0, r"in \[1e-06, 1e\+12\]"),
+            ("distill_lr", 1e308, "a number that float32 holds"),
+            ("client_weight_decay", float("inf"), "a number that float32 holds"),
             ("dirichlet_alpha", 1e308, r"in \[1e-06, 1e\+12\]"),
             ("client_lr", 0.0, "> 0"),
             ("client_lr", float("nan"), "> 0"),

@@ -47,7 +47,11 @@ class TestNames:
         [
             ("mlp", {"classes": 0}, "classes must be at least 1, got 0"),
             ("mlp", {"classes": 2, "hidden": 0}, "hidden must be at least 1, got 0"),
-            ("convnet", {"classes": 2, "extra_layers": -1}, "extra_layers must be at least 0, got -1"),
+            (
+                "convnet",
+                {"classes": 2, "extra_layers": -1},
+                "extra_layers must be at least 0 and at most 1000, got -1",
+            ),
             ("resnet8", {"classes": 0}, "classes must be at least 1, got 0"),
             (
                 "resnet8",

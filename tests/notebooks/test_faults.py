@@ -12,7 +12,7 @@ import pytest
 from test_batch import write
 
 from fedrepro import papers
-from fedrepro.notebooks import batch, given
+from fedrepro.notebooks import batch, given, kernel
 from fedrepro.notebooks.batch import Job
 from fedrepro.notebooks.job import places
 from fedrepro.notebooks.notebook import BrokenError, conclude, load, own_up
@@ -212,6 +212,9 @@ def test_a_batch_in_surroundings_of_a_user(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "start.py"))
     monkeypatch.setenv("MPLBACKEND", "pdf")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    (room / "matplotlibrc").write_text("savefig.dpi: 18\n")  # in the working folder
+    (room / "json.py").write_text("raise RuntimeError('a module of the working folder')\n")
     monkeypatch.setenv("MATPLOTLIBRC", str(home / ".config" / "matplotlib"))
     look = (
         "import matplotlib, os\n"
@@ -242,6 +245,22 @@ def test_a_batch_in_surroundings_of_a_user(tmp_path: Path, monkeypatch: pytest.M
     assert second.ok, second.error
     assert [path.name for path in (tmp_path / "{scale}").iterdir()] == ["good.ipynb"]
     assert json.loads(jobs[1].output.read_text())["cells"][5]["outputs"][0]["text"] == ["0.5\n"]
+
+
+def test_what_is_configured_for_every_kernel_of_an_environment_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ipython_kernel_config.py").write_text("c.IPKernelApp.exec_lines = ['marked = True']\n")
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kernel.application, "ENV_CONFIG_DIRS", [str(tmp_path)])
+    monkeypatch.setattr(kernel.application, "SYSTEM_CONFIG_DIRS", [str(tmp_path)])
+
+    def launch() -> None:
+        asked.append([*kernel.application.ENV_CONFIG_DIRS, *kernel.application.SYSTEM_CONFIG_DIRS])
+
+    monkeypatch.setattr(kernel.kernelapp, "launch_new_instance", launch)
+    kernel.main()
+    assert asked == [[]]
 
 
 def test_variables_of_blanks_are_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

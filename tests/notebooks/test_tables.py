@@ -154,10 +154,12 @@ def test_measurements_are_read_to_the_digits_that_count() -> None:
 def test_points_carry_the_numbers_of_their_seeds() -> None:
     cells = comparison(short_mean=40.0, short_seeds=2)
     lines = [("Step/FedAvg", "A", 0, 39.0), ("Step/FedAvg", "A", 1, 41.0), ("Step/FedBE", "B", 0, 40.0)]
-    made = {"short": pd.DataFrame(lines, columns=["row", "column", "seed", "result"])}
+    frame = pd.DataFrame(lines, columns=["row", "column", "seed", "result"]).assign(precision="float32")
+    frame.loc[2, "precision"] = "bfloat16"
+    made = {"short": frame}
     found = tables.seeded(tables.points(cells), made).set_index(["source", "row", "column"])["by_seed"]
     assert found["recorded (short)", "Step/FedAvg", "A"] == {0: 39.0, 1: 41.0}
-    assert found["recorded (short)", "Step/FedBE", "B"] == {0: 40.0}
+    assert found["recorded (short)", "Step/FedBE", "B"] == {"0 bfloat16": 40.0}
     assert found["paper", "Step/FedAvg", "A"] is None
 
 

@@ -55,6 +55,11 @@ class TestJudge:
         words = [judge(cell(70.0, 0.3, 5), values[:n], scale="paper", step=0.1).word for n in (2, 4, 6)]
         assert words == ["cannot tell", "reproduced", "reproduced"]
 
+    @pytest.mark.parametrize("margin", [-1.0, 0.0, NAN, math.inf])
+    def test_a_margin_that_is_none(self, margin: float) -> None:
+        with pytest.raises(ValueError, match=f"a margin must be above 0 and finite, got {margin}"):
+            judge(cell(), [70.0], scale="paper", margin=margin, step=0.1)
+
     def test_more_seeds_are_planned(self) -> None:
         verdict = judge(cell(70.0, 0.3, 5), [69.6, 70.4], scale="paper", step=0.1)
         assert (verdict.word, verdict.more >= 1, math.isfinite(verdict.more)) == ("cannot tell", True, True)

@@ -68,6 +68,8 @@ def test_by_hand() -> None:
         ({"effect": ["abov"]}, "no claim puts one cell above another as 'abov' .*above"),
         ({"margins": [{"points": 0, "reason": "why"}]}, "needs points above 0 and a reason"),
         ({"margins": [{"points": True, "reason": "why"}]}, "needs points above 0"),
+        ({"margins": [{"points": float("inf"), "reason": "why"}]}, "needs points above 0"),
+        ({"margins": [{"points": float("nan"), "reason": "why"}]}, "needs points above 0"),
         ({"margins": [{"points": 1.0, "reason": " "}]}, "and a reason"),
         ({"margins": [{"points": 1.0, "reason": "why", "rows": "A"}]}, "needs points above 0 and a reason"),
         (3, "t must be a table"),

@@ -255,6 +255,12 @@ class TestComparison:
             f"first; {MARGIN}; {borrowed}; paper scale has records of 2 settings, used is a (1 seed)"
         )
 
+    def test_one_seed_where_no_spread_is_known(self, write: Write) -> None:
+        paper = paper_with({"std": float("nan"), "runs": float("nan")})
+        line = only(comparison(paper, "t", [write(results(60.0))]))
+        assert line.verdict == "cannot tell"
+        assert line.note.endswith("; no spread (one seed, and no spread is known)")
+
     def test_of_precisions_with_as_many_seeds_float32(self, write: Write) -> None:
         full = results(60.0, precision="float32")
         half = results(10.0, precision="bfloat16", date="2026-05-05")

@@ -121,3 +121,12 @@ def test_a_repository_that_git_refuses_to_read(tmp_path: Path, monkeypatch: pyte
     use(tmp_path, monkeypatch)
     monkeypatch.setenv("FEDREPRO_COMMIT", NAMED)
     assert commit() == NAMED
+
+
+@pytest.mark.parametrize("named", ["a\rb", "a b", "x" * 65, "a,b", os.fsdecode(b"\xff\xfe"), "é"])
+def test_what_can_be_no_commit_is_unknown(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(tmp_path, monkeypatch)
+    monkeypatch.setenv("FEDREPRO_COMMIT", named)
+    assert commit() == "unknown"
+    monkeypatch.setenv("FEDREPRO_COMMIT", f" v1.2-3-g{NAMED} ")
+    assert commit() == f"v1.2-3-g{NAMED}"

@@ -55,6 +55,21 @@ def texts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / ITEM).iterdir()}
 
 
+def settings_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    digests = found.pop("files")
+    assert set(digests) == {other.name for other in path.parent.glob(f"{path.name.partition('_')[0]}*")}
+    return found
+
+
+def before_digests(place: Path) -> None:
+    """Make of records what versions wrote that kept no digests."""
+    for path in place.glob("*_settings.json"):
+        found = json.loads(path.read_text())
+        del found["files"]
+        path.write_text(json.dumps(found))
+
+
 def test_one_line_per_run_and_per_round(tmp_path: Path) -> None:
     names = record.write(tmp_path, ITEM, "smoke", [run(), run(seed=1, accuracy=70.0)])
     place = tmp_path / "fedbe" / "table1_methods"
@@ -77,8 +92,7 @@ def test_one_line_per_run_and_per_round(tmp_path: Path) -> None:
     assert list(rounds["seed"]) == [0, 0, 1, 1]
     assert list(rounds["accuracy"]) == [50.0, 51.0, 70.0, 71.0]
     assert list(rounds["train_loss"]) == [0.1235] * 4
-    settings = json.loads(names[2].read_text())
-    assert settings == {CELLS[0].setting.key: without_precision(CELLS[0].setting)}
+    assert settings_of(names[2]) == {CELLS[0].setting.key: without_precision(CELLS[0].setting)}
 
 
 def test_rounds_are_whole_numbers(tmp_path: Path) -> None:
@@ -130,6 +144,7 @@ def test_files_from_before_precisions_were_told_apart_are_float32(tmp_path: Path
     record.write(tmp_path, ITEM, "smoke", [run(), run(seed=1)])
     path = tmp_path / ITEM / "smoke_rounds.csv"
     pd.read_csv(path).drop(columns="precision").to_csv(path, index=False)
+    before_digests(tmp_path / ITEM)
     assert list(record.read(tmp_path, ITEM, "smoke", rounds=True)["precision"]) == ["float32"] * 4
     record.write(tmp_path, ITEM, "smoke", [run()])
     assert list(record.read(tmp_path, ITEM, "smoke", rounds=True)["precision"]) == ["float32"] * 4
@@ -152,7 +167,7 @@ def test_only_the_settings_in_use_are_kept(tmp_path: Path) -> None:
     changed = Cell(ITEM, CELLS[0].labels, CELLS[0].row, CELLS[0].column, CELLS[0].setting.with_(rounds=7))
     record.write(tmp_path, ITEM, "smoke", [run(), run(CELLS[1])])
     record.write(tmp_path, ITEM, "smoke", [run(changed)])
-    settings = json.loads((tmp_path / ITEM / "smoke_settings.json").read_text())
+    settings = settings_of(tmp_path / ITEM / "smoke_settings.json")
     assert set(settings) == {changed.setting.key, CELLS[1].setting.key}
     assert settings[changed.setting.key]["rounds"] == 7
 
@@ -214,7 +229,7 @@ def test_names_that_look_like_numbers_stay_names(name: str, tmp_path: Path) -> N
         record.write(tmp_path, ITEM, "smoke", [])
     line = record.read(tmp_path, ITEM, "smoke").loc[0]
     assert [line[column] for column in ("setting_key", "key", "split", "commit")] == [name] * 4
-    assert list(json.loads((tmp_path / ITEM / "smoke_settings.json").read_text())) == [name]
+    assert list(settings_of(tmp_path / ITEM / "smoke_settings.json")) == [name]
 
 
 def test_records_from_before_engines_were_named_are_the_plain_kernels(tmp_path: Path) -> None:
@@ -222,6 +237,7 @@ def test_records_from_before_engines_were_named_are_the_plain_kernels(tmp_path: 
     (path, *_) = record.write(tmp_path, ITEM, "smoke", [run()])
     old = record.read(tmp_path, ITEM, "smoke").drop(columns="engine")
     old.to_csv(path, index=False)
+    before_digests(tmp_path / ITEM)
     made["provenance"] = WHERE | {"engine": "fused"}
     record.write(tmp_path, ITEM, "smoke", [(cell, key, made)])
     table = record.read(tmp_path, ITEM, "smoke")
@@ -262,7 +278,7 @@ def test_values_of_a_notebook_are_recorded_like_runs(tmp_path: Path) -> None:
     assert set(table["setting_key"]) == {TOY.key}
     assert set(table["commit"]) == {"0123456789"}
     assert set(table["scale"]) == {"paper"}
-    assert json.loads(names[1].read_text()) == {TOY.key: without_precision(TOY)}
+    assert settings_of(names[1]) == {TOY.key: without_precision(TOY)}
 
 
 def test_every_line_of_a_notebook_keeps_its_setting(tmp_path: Path) -> None:
@@ -270,7 +286,7 @@ def test_every_line_of_a_notebook_keeps_its_setting(tmp_path: Path) -> None:
     record.write_values(tmp_path, item, "paper", values(60.0), TOY, WHERE)
     (_, path) = record.write_values(tmp_path, item, "paper", values(70.0, row="Ensemble"), other, WHERE)
     assert set(record.read(tmp_path, item, "paper")["setting_key"]) == {TOY.key, other.key}
-    assert set(json.loads(path.read_text())) == {TOY.key, other.key}
+    assert set(settings_of(path)) == {TOY.key, other.key}
 
 
 def test_hits_have_a_file_of_their_own(tmp_path: Path) -> None:
@@ -293,3 +309,13 @@ def test_lines_of_other_runs_keep_their_bytes(tmp_path: Path) -> None:
     rows = [{**row, "ensemble_accuracy": None} for row in made["rows"]]  # a method without an ensemble
     record.write(tmp_path, ITEM, "short", [(cell, key, made | {"rows": rows})])
     assert before in texts(tmp_path)["short.csv"].decode().splitlines()
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    record.write(tmp_path, ITEM, "smoke", [run()])
+    before = texts(tmp_path)
+    cell, key, made = run(seed=1)
+    made["provenance"] = WHERE | {"device": "cpu: a\rb"}
+    with pytest.raises(ValueError, match=r"smoke\.csv, line \d: "):
+        record.write(tmp_path, ITEM, "smoke", [(cell, key, made)])
+    assert texts(tmp_path) == before

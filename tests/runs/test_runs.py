@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -189,11 +190,11 @@ def test_centralised_momentum_is_kept_and_matters(store: Store) -> None:
         for state in (saved.state, forgotten)
     ]
     assert not torch.equal(*after)
-    store.save(key, Progress(forgotten, saved.rows))
+    store.save(key, Progress(forgotten, saved.rows), run.seed)
     outcome = play(run, store)
     assert outcome.status == "failed"  # it would go on to other numbers
     assert "without 'velocity'" in outcome.error
-    store.save(key, saved)
+    store.save(key, saved, run.seed)
     assert play(run, store).status == "done"
     assert torch.equal(checkpoint(run, store).state.models.params, after[0])
 
@@ -615,6 +616,8 @@ def test_the_record_tells_the_run(store: Store) -> None:
     described = json.loads((store.root / outcome.key / "setting.json").read_text())
     assert described == run.setting.asdict() | {"seed": 2}
     strict = json.loads((store.root / outcome.key / "record.json").read_text(), parse_constant=pytest.fail)
+    assert strict.pop("key") == outcome.key
+    assert re.fullmatch(r"[0-9a-f]{32}", strict.pop("digest"))
     assert strict == record
 
 
@@ -642,7 +645,7 @@ def test_rounds_of_a_checkpoint_that_names_no_place_are_of_an_unknown_one(store:
     with contextlib.suppress(Stop):
         play(run, store, tick=stop_after(1))
     saved = checkpoint(run, store)
-    store.save(key_of(run, store), Progress(saved.state, saved.rows))
+    store.save(key_of(run, store), Progress(saved.state, saved.rows), run.seed)
     record = play(run, store).record
     assert record is not None
     assert record["provenance"]["earlier"] == [runs.UNKNOWN]
@@ -652,7 +655,7 @@ def test_a_record_of_unknown_places_alone_can_be_written(store: Store) -> None:
     run = toy(rounds=1)
     outcome = play(run, store)
     saved = checkpoint(run, store)
-    store.save(outcome.key, Progress(saved.state, saved.rows))
+    store.save(outcome.key, Progress(saved.state, saved.rows), run.seed)
     (store.root / outcome.key / "record.json").unlink()  # killed after the last round
     record = play(run, store).record
     assert record is not None

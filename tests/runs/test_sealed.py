@@ -1,6 +1,7 @@
 """What was kept of a run is its own and unharmed, or refused by name: digests, keys, seeds, rounds, memory."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_runs import Stop, checkpoint, digits, key_of, stop_after, toy
+from test_runs import Stop, digits, key_of, stop_after, toy
 from test_store import CPU, MODEL, begun, finished, progress
 
 from fedrepro.core.files import StoreError
@@ -96,8 +97,8 @@ def test_a_flipped_bit_anywhere_is_noticed_or_changes_nothing(tmp_path: Path) ->
         assert torch.equal(found.state.memory["velocity"], small)  # type: ignore[arg-type]
 
 
-def changed(path: Path, sealed: bool, **changes: Any) -> None:
-    """Change values of a file of tensors; without a seal it is one of an earlier version."""
+def changed(path: Path, sealed: bool = True, **changes: Any) -> None:
+    """Change values of a file of tensors, and seal it anew or not; those that become None are left out."""
     content = torch.load(path, weights_only=True) | changes
     content = {name: value for name, value in content.items() if value is not None and name != "digest"}
     torch.save(content | ({"digest": digest_of(content)} if sealed else {}), path)
@@ -107,6 +108,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "another numerics": ({"numerics": NUMERICS + 1}, f"it is of numerics {NUMERICS + 1}, not {NUMERICS}"),
     "another key": ({"key": "000000000000"}, "it is of key 000000000000, not "),
     "another seed": ({"seed": 5}, "it is of seed 5, not 0"),
+    "no numerics": ({"numerics": None}, "it does not say of which numerics it is"),
+    "no key": ({"key": None}, "it does not say of which key it is"),
+    "no seed": ({"seed": None}, "it does not say of which seed it is"),
     "fewer rounds": ({"round": 0}, "0 rounds and rows of 1, of a run of 3"),
     "more rounds": ({"round": 3}, "3 rounds and rows of 1, of a run of 3"),
     "no rows": ({"rows": []}, "1 rounds and rows of 0"),
@@ -117,13 +121,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_checkpoint_that_is_not_the_runs_own_is_refused_by_name(wrong: str, sealed: bool, store: Store) -> None:
+def test_a_checkpoint_that_is_not_the_runs_own_is_refused_by_name(wrong: str, store: Store) -> None:
     run = toy(method="centralized")
     path = stopped(run, store)
     changes, words = WRONG[wrong]
-    changed(path, sealed, **changes)
+    changed(path, **changes)
     before = path.read_bytes()
     outcome = play(run, store)
     assert outcome.status == "failed"
@@ -141,11 +144,21 @@ def test_a_checkpoint_of_another_seed_in_its_place(store: Store) -> None:
     assert "it is of seed 1, not 0" in outcome.error
 
 
-def test_an_earlier_versions_checkpoint_goes_on(store: Store) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"rows": [{"round": 0.0, "accuracy": 99.0}]}, {"seed": None, "key": None}]
+)
+def test_a_checkpoint_without_a_digest_is_refused(changes: dict[str, Any], store: Store) -> None:
     run = toy(method="centralized")
-    changed(stopped(run, store), sealed=False, key=None, seed=None)
-    assert play(run, store).status == "done"
-    assert checkpoint(run, store).state.round == 3
+    changed(stopped(run, store), sealed=False, **changes)
+    outcome = play(run, store)
+    assert outcome.status == "failed"
+    assert "checkpoint.pt is damaged (its content is not what was written); remove it" in outcome.error
+
+
+def resealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return changed content with a digest of its own."""
+    own = {name: value for name, value in content.items() if name != "digest"}
+    return own | {"digest": digest_of(own)}
 
 
 ROUND_JSON: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -155,6 +168,8 @@ ROUND_JSON: dict[str, Callable[[dict[str, Any]], Any]] = {
     "text": lambda held: {name: held[name] for name in held if name != "digest"} | {"seconds": "5"},
     "endless": lambda held: {name: held[name] for name in held if name != "digest"} | {"seconds": float("inf")},
     "list": lambda held: {name: held[name] for name in held if name != "digest"} | {"places": [5]},
+    "no digest": lambda held: {name: held[name] for name in held if name != "digest"},
+    "no key": lambda held: resealed({name: held[name] for name in held if name != "key"}),
     "none": lambda held: [held],
 }
 
@@ -169,15 +184,6 @@ def test_a_damaged_account_of_a_round_is_named(change: str, tmp_path: Path) -> N
         DamagedError, match=r"round\.json is damaged .*; remove its folder to play that round again"
     ):
         store.drawer("run", 3, {})
-
-
-def test_an_account_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.drawer("run", 3, {"device": "here"}).put(0, begun(), 1.5)
-    path = tmp_path / "run" / "inside" / "round.json"
-    held = json.loads(path.read_text())
-    path.write_text(json.dumps({name: held[name] for name in ("round", "numerics", "seconds", "places")}))
-    assert store.drawer("run", 3, {}).seconds == 1.5
 
 
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -215,7 +221,52 @@ def test_another_runs_record_in_its_place_is_named(store: Store) -> None:
     path.write_bytes((store.root / other.key / "record.json").read_bytes())
     outcome = play(toy(0), store)
     assert outcome.status == "failed"
-    assert f"{path} is damaged (of seed 1, not 0)" in outcome.error
+    assert f"{path} is damaged (it is of key {other.key}, not {one.key})" in outcome.error
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps(resealed(held | {"key": one.key})))
+    assert f"{path} is damaged (of seed 1, not 0)" in play(toy(0), store).error
+    del held["digest"], held["key"]  # as earlier versions wrote it
+    path.write_text(json.dumps(held))
+    assert f"{path} is damaged (of seed 1, not 0)" in play(toy(0), store).error
+    path.write_text(json.dumps(held | {"seed": 0}))
+    assert play(toy(0), store).status == "done"
+
+
+def test_no_flipped_bit_in_a_record_goes_unnoticed(store: Store) -> None:
+    outcome = play(toy(0), store)
+    path = store.root / outcome.key / "record.json"
+    content, expected = path.read_bytes(), store.record(outcome.key)
+    assert expected == outcome.record
+    for bit in np.random.default_rng(0).integers(8 * len(content), size=300).tolist():
+        harmed = bytearray(content)
+        harmed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(harmed)
+        try:
+            found = store.record(outcome.key)
+        except DamagedError:
+            continue
+        assert found == expected  # such as a blank that became another one
+
+
+UNSEALED: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "setting": (lambda held: {"setting": held["setting"] | {"client_lr": 0.07}}, "its setting is not that of"),
+    "an option that there is not": (lambda held: {"setting": held["setting"] | {"x": 1}}, "unknown setting 'x'"),
+    "result": (lambda held: {"result": 99.5}, "its result 99.5 is none of its last round's accuracies"),
+    "unknown": (lambda held: {"digets": "0"}, "unknown 'digets'"),
+}
+
+
+@pytest.mark.parametrize("change", UNSEALED)
+def test_a_record_without_a_digest_must_agree_with_itself(change: str, store: Store) -> None:
+    outcome = play(toy(0), store)
+    path = store.root / outcome.key / "record.json"
+    held = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("digest", "key")}
+    path.write_text(json.dumps(held))
+    assert store.record(outcome.key) == outcome.record
+    changes, words = UNSEALED[change]
+    path.write_text(json.dumps(held | changes(held)))
+    with pytest.raises(DamagedError, match=re.escape(words)):
+        store.record(outcome.key)
 
 
 # -- one run's files, and everybody's ---------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from fedrepro.kernels.step import Sgd
 from fedrepro.kernels.trained import Carried
 from fedrepro.methods import catalogue as catalogue
 from fedrepro.models.architecture import Architecture
+from fedrepro.runs.packed import sealed
 from fedrepro.runs.store import NUMERICS, RECORD, Begun, Progress, Store
 
 VALUES: dict[str, Any] = {
@@ -170,7 +171,7 @@ def test_a_checkpoint_from_before_there_were_several_architectures(tmp_path: Pat
     tensors = {"params": MODEL.params, "buffers": MODEL.buffers, "counters": MODEL.counters}
     facts = {"numerics": NUMERICS, "round": 4, "rows": [{"round": 3.0}], "memory": {"control": torch.ones(3)}}
     (tmp_path / "run").mkdir()
-    torch.save(facts | tensors, tmp_path / "run" / "checkpoint.pt")
+    torch.save(sealed(facts | tensors, key="run"), tmp_path / "run" / "checkpoint.pt")
     found = Store(tmp_path).restore("run", [MODEL.layout], CPU)
     assert found is not None
     assert (found.state.round, found.state.further, found.rows, found.places) == (4, (), [{"round": 3.0}], [])
@@ -298,13 +299,11 @@ def test_an_interrupt_while_writing_leaves_no_partial_file(
 def whole() -> bytes:
     buffer = io.BytesIO()
     models = MODEL
-    torch.save(
-        {
-            **{"numerics": NUMERICS, "round": 1, "memory": {}, "rows": []},
-            **{"params": models.params, "buffers": models.buffers, "counters": models.counters},
-        },
-        buffer,
-    )
+    content = {
+        **{"numerics": NUMERICS, "round": 1, "memory": {}, "rows": []},
+        **{"params": models.params, "buffers": models.buffers, "counters": models.counters},
+    }
+    torch.save(sealed(content, key="run"), buffer)
     return buffer.getvalue()
 
 
@@ -316,8 +315,8 @@ def saved(value: Any) -> bytes:
 
 def without(name: str) -> bytes:
     content = torch.load(io.BytesIO(whole()), weights_only=True)
-    del content[name]
-    return saved(content)
+    del content[name], content["digest"]
+    return saved(sealed(content))
 
 
 DAMAGES: dict[str, Callable[[], bytes]] = {

@@ -192,6 +192,32 @@ def test_a_file_cut_anywhere_is_noticed(folder: Path) -> None:
     assert len(record.read(folder, ITEM, "short")) == 4
 
 
+def test_a_line_that_is_lost_or_changed_anywhere_is_noticed(folder: Path) -> None:
+    names = [path.name for path in (folder / PLACE).glob("short*")]
+    assert {"short.csv", "short_rounds.csv", "short_measures.csv", "short_hits.csv"} < set(names)
+    for name in names:
+        path = folder / PLACE / name
+        whole = path.read_bytes()
+        ends = [m.end() for m in re.finditer(b"\n", whole)]
+        harmed = [whole[:end] for end in ends[:-1]] + [whole[: ends[0]] + whole[ends[1] :]]
+        digits = [m.start() for m in re.finditer(rb"[0-8]", whole)]
+        harmed += [
+            whole[:at] + bytes([whole[at] + 1]) + whole[at + 1 :] for at in digits[:: max(1, len(digits) // 40)]
+        ]
+        for content in harmed:
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=r"short"):
+                record.read(folder, ITEM, "short")
+        path.unlink()
+        if name != "short_settings.json":
+            assert name in refused(folder)
+        path.write_bytes(whole)
+    (folder / PLACE / "short_measures.csv").rename(folder / PLACE / "kept")
+    assert re.search(r"short_measures\.csv is missing, which short_settings\.json knows", refused(folder))
+    (folder / PLACE / "kept").rename(folder / PLACE / "short_measures.csv")
+    assert len(record.read(folder, ITEM, "short")) == 4
+
+
 def test_other_files_that_are_cut_inside_a_line_or_lack_their_text(folder: Path) -> None:
     path = folder / PLACE / "short_hits.csv"
     path.write_bytes(path.read_bytes()[:-3])
@@ -224,6 +250,7 @@ def test_the_committed_records_are_sound() -> None:
     assert found
     for path in found:
         scale = path.name.removesuffix("_settings.json")
+        assert "files" in json.loads(path.read_text()), path  # and so each file is held against its digest
         assert len(record.read(figures, f"{path.parts[-3]}/{path.parts[-2]}", scale))
 
 
