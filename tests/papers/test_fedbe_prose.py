@@ -246,7 +246,7 @@ SAID = {
     "figure3_samples": "FedBE without samples is last, and more than five do not help",
     "figure4_public_size": "FedBE is above FedAvg with each number of\npublic images, by less than two points",
     "figure5_local_decay": "the decay within a round costs accuracy at each learning rate, 1.9 points at 0.01",
-    "figure6_round_decay": "it fails at both degrees",
+    "figure6_round_decay": "they point the other way at both degrees",
     "figure7_weight_decay": "weight decay raises the accuracy in all four pairs, by less than a point",
     "table3_public_data": "the three kinds of public images end within a point of each other",
     "table4_momentum": "far above FedAvgM, by less than a point above FedProx",
@@ -344,7 +344,7 @@ def test_what_table_1_and_the_readme_say_of_paper_scale() -> None:
 
 def test_what_is_said_of_1_ensemble_s_combinations_at_paper_scale() -> None:
     table = recorded("paper_vs_code", "paper").set_index("row")
-    assert (len(table), set(table["precision"]), set(table["seed"])) == (4, {"bfloat16"}, {0})
+    assert (set(table["precision"]), set(table["seed"])) == ({"bfloat16"}, {0})
     order = ("as in the paper", "by vote", "at temperature 2", "mean of logits")
     step = points(table["result"][[f"1-Ensemble {name}" for name in order]])
     pattern = (
