@@ -19,11 +19,21 @@ from fedrepro.core import extras
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRA_ONLY = {  # imported late
-    *("matplotlib", "seaborn", "papermill", "nbclient", "nbconvert", "latex2mathml", "psutil", "timm", "triton")
+    *(
+        "matplotlib",
+        "seaborn",
+        "papermill",
+        "nbclient",
+        "nbconvert",
+        "latex2mathml",
+        "ipykernel",
+        "psutil",
+        "timm",
+        "triton",
+    )
 }
 TOOLS = {  # what is run rather than imported, and where
     "jupyterlab": ("Makefile", "jupyter lab"),
-    "ipykernel": ("fedrepro/notebooks/job.py", "ipykernel_launcher"),
     "nbval": ("Makefile", "--nbval-lax"),
     "pytest-xdist": ("Makefile", "-n 2 --dist loadfile"),
 }
@@ -221,7 +231,7 @@ def test_every_marker_is_declared_and_used() -> None:
 def test_the_core_needs_neither_plots_nor_jupyter() -> None:
     files = sorted((ROOT / "fedrepro").rglob("*.py"))
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
-    beyond = ("fedrepro.plots", "fedrepro.notebooks.page")
+    beyond = ("fedrepro.plots", "fedrepro.notebooks.page", "fedrepro.notebooks.kernel")
     core = [
         module.removesuffix(".__init__")
         for module in modules

@@ -2,19 +2,26 @@
 
 from pathlib import Path
 
-from ipykernel import kernelapp
-from IPython.core import application
+from ipykernel.kernelapp import IPKernelApp
+
+
+class Kernel(IPKernelApp):
+    """A kernel that reads no configuration but that of IPYTHONDIR, which is a room of the job's."""
+
+    def init_config_files(self) -> None:
+        """Leave out the folders of the environment and of the system."""
+        super().init_config_files()
+        own = Path(self.ipython_dir)
+        self.config_file_paths = [path for path in self.config_file_paths if Path(path).is_relative_to(own)]
 
 
 def main() -> None:
     """Be a kernel."""
-    for folders in (application.SYSTEM_CONFIG_DIRS, application.ENV_CONFIG_DIRS):
-        folders.clear()  # IPYTHONDIR is a room of the job's
     if Path("matplotlibrc").exists():  # one in the working folder comes before the one that MATPLOTLIBRC names
         import matplotlib as mpl
 
         mpl.rcdefaults()
-    kernelapp.launch_new_instance()
+    Kernel.launch_instance()
 
 
 if __name__ == "__main__":

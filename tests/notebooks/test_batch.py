@@ -188,7 +188,7 @@ def test_a_kernel_that_dies_at_its_start_gets_a_second_try(
         "import os, sys\n"
         "from pathlib import Path\n"
         "starts = Path(__file__).with_name('starts')\n"
-        "if 'ipykernel_launcher' in sys.orig_argv:\n"
+        "if 'fedrepro.notebooks.kernel' in sys.orig_argv:\n"
         "    starts.write_text(starts.read_text() + 'x' if starts.exists() else 'x')\n"
         "    if starts.read_text() == 'x':\n"
         "        os._exit(1)\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
+from ipykernel.kernelapp import IPKernelApp
 from test_batch import write
 
 from fedrepro import papers
@@ -250,17 +251,16 @@ def test_a_batch_in_surroundings_of_a_user(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_configured_for_every_kernel_of_an_environment_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ipython_kernel_config.py").write_text("c.IPKernelApp.exec_lines = ['marked = True']\n")
-    asked: list[list[str]] = []
-    monkeypatch.setattr(kernel.application, "ENV_CONFIG_DIRS", [str(tmp_path)])
-    monkeypatch.setattr(kernel.application, "SYSTEM_CONFIG_DIRS", [str(tmp_path)])
-
-    def launch() -> None:
-        asked.append([*kernel.application.ENV_CONFIG_DIRS, *kernel.application.SYSTEM_CONFIG_DIRS])
-
-    monkeypatch.setattr(kernel.kernelapp, "launch_new_instance", launch)
-    kernel.main()
-    assert asked == [[]]
+    for name in ("room", "environment", "system"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("IPython.core.application.ENV_CONFIG_DIRS", [str(tmp_path / "environment")])
+    monkeypatch.setattr("IPython.core.application.SYSTEM_CONFIG_DIRS", [str(tmp_path / "system")])
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "room"))
+    for made, expected in ((IPKernelApp(), {"environment", "system"}), (kernel.Kernel(), set())):
+        made.init_profile_dir()
+        made.init_config_files()
+        seen = {Path(path).name for path in made.config_file_paths if Path(path).parent == tmp_path}
+        assert seen == expected
 
 
 def test_variables_of_blanks_are_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
