@@ -381,6 +381,28 @@ def test_what_table_5_and_the_readme_say_of_paper_scale() -> None:
     assert f"{ours} beside the paper's {theirs['mean'].item()}, too few seeds to tell" in README
 
 
+def test_what_table_7_and_the_readme_say_of_paper_scale() -> None:
+    table = recorded("table7_stragglers", "paper").set_index("row")
+    names = ["Stragglers/FedAvg", "Stragglers/FedProx"]
+    assert (list(table.index), set(table["precision"]), set(table["seed"])) == (names, {"bfloat16"}, {0})
+    printed = FEDBE.reported.query("item == 'table7_stragglers' and column == 'ConvNet'")
+    theirs = printed.drop_duplicates("row").set_index("row")
+    text = prose("table7_stragglers")
+    pattern = r"FedAvg ends at ([\d.]+) %, where the paper has ([\d.]+) ± ([\d.]+) over five runs, and FedProx at"
+    pattern += r" ([\d.]+) %, where it has ([\d.]+) ± ([\d.]+)\."
+    told = [f"{n:g}" for name in names for n in (table["result"][name], *theirs.loc[name, ["mean", "std"]])]
+    assert [*re.findall(pattern, text)[0]] == told
+    gaps = [abs(table["result"][name] - theirs["mean"][name]) < theirs["std"][name] for name in names]
+    assert gaps == [True, True]  # "within the paper's spread"
+    own, paper = (found[names[1]] - found[names[0]] for found in (table["result"], theirs["mean"]))
+    assert f"FedProx is not above FedAvg ({own:.2f} points; the paper's means differ by {paper:.1f})" in text
+    split = pd.read_csv(ROOT / "figures/fedbe/table7_stragglers/paper.csv")["split"]
+    assert split.nunique() == 1
+    pattern = r"FedAvg ([\d.]+) beside the paper's ([\d.]+) and FedProx ([\d.]+) beside ([\d.]+), too few seeds"
+    shown = [f"{n:.1f}" for name in names for n in (table["result"][name], theirs["mean"][name])]
+    assert [*re.findall(pattern, README)[0]] == shown
+
+
 def test_what_is_said_of_table_2_s_targets() -> None:
     ends_ = recorded("table2_targets").query("seed == 0").set_index("row")["result"]
     truth = "Ground-truth labels"
