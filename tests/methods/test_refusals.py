@@ -45,8 +45,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "fedbe_ground_truth", "public_data": "photos"}, "true labels as targets need public images of"),
     # rates, schedules, precisions, epochs
     ({"distill_epochs": 0}, "the epochs of distillation must be >= 1, got 0"),
-    ({"distill_lr": -1.0}, "learning rates must be >= 0"),
-    ({"distill_lr": float("inf")}, "learning rates must be >= 0 and finite"),
+    ({"distill_lr": -1.0}, "learning rates must be >= 0 and finite"),
+    ({"distill_lr": float("inf")}, "distill_lr must be a number that float32 holds, got inf"),
     ({"swa_lr_low": -1.0}, "learning rates must be >= 0"),
     ({"lr_schedule": "linear"}, "lr_schedule must be one of"),
     ({"precision": "float16"}, "precision must be one of"),
@@ -62,8 +62,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_before_anything_is_trained(changes: dict[str, Any], message: str) -> None:
-    setting = tiny.setting(**changes)
     with pytest.raises(ValueError, match=message):
+        setting = tiny.setting(**changes)
         methods.build(setting).init(assemble(setting, 0), 0)
 
 
