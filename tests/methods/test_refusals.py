@@ -62,9 +62,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_before_anything_is_trained(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    def begin() -> None:
         setting = tiny.setting(**changes)
         methods.build(setting).init(assemble(setting, 0), 0)
+
+    with pytest.raises(ValueError, match=message):
+        begin()
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
