@@ -81,9 +81,7 @@ class Traces:
         """Return whether a notebook was executed from what is there now, and all that it left is as it was."""
         kept = _read(self._trace(key))
         try:
-            left = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, kept["files"])]
-            left += [paths.runs_folder() / run / "record.json" for run in kept["runs"]]
-            return bool(kept["inputs"] == self.inputs(key)) and bool(kept["left"] == digest(left))
+            return bool(kept["inputs"] == self.inputs(key)) and bool(kept["left"] == self._left(key, kept))
         except (KeyError, TypeError, OSError):  # no trace, or a damaged one; something is missing
             return False
 
@@ -97,15 +95,16 @@ class Traces:
             return
         place = self.place(key)
         files = sorted(str(path) for path in place.glob("*") if path.is_file() and not path.name.startswith("."))
-        kept = sorted(set(runs))
-        left = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, files)]
-        left += [paths.runs_folder() / run / "record.json" for run in kept]
+        trace = {"inputs": after, "runs": sorted(set(runs)), "files": files}
         try:
-            trace = {"inputs": after, "runs": kept, "files": files, "left": digest(left)}
-        except OSError:  # something is gone already
+            _write(self._trace(key), trace | {"left": self._left(key, trace)})
+        except FileNotFoundError:  # something is gone already
             self._trace(key).unlink(missing_ok=True)
-            return
-        _write(self._trace(key), trace)
+
+    def _left(self, key: str, trace: Mapping[str, Any]) -> str:
+        """Return the digest of the executed copy, its page, the files beside its figures and the runs' records."""
+        found = [self.output(key), self.output(key).with_suffix(".html"), *map(Path, trace["files"])]
+        return digest([*found, *(paths.runs_folder() / run / "record.json" for run in trace["runs"])])
 
     def report(self, folders: Sequence[Path]) -> Inputs:
         """Return the digests of what the report reads."""

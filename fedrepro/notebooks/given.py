@@ -80,7 +80,9 @@ def scale_of(shown: pd.DataFrame, scale: str) -> str:
     """
     if "source" not in shown:
         return scale
-    found = set(shown["source"].astype(str).str.extract(r"\((\w+)\)$")[0])
+    from fedrepro.plots import frames  # matplotlib is no part of the core
+
+    found = set(shown["source"].map(frames.scale_of))
     return min(scale, max(found & set(SCALES), key=SCALES.index, default=scale), key=SCALES.index)
 
 

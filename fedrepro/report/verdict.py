@@ -163,10 +163,8 @@ def _verdict(
     notes += [f"tuned: {tuned}"] if verdict.word == "tuned" else []
     if verdict.word in JUDGED:
         notes.append(f"margin {within.points:g} ({within.reason})")
-        none = verdict.prior.startswith("none")
-        notes += [f"{'no spread' if none else 'spread borrowed'} ({verdict.prior.removeprefix('none: ')})"] * bool(
-            verdict.prior
-        )
+        known = "no spread" if verdict.prior.startswith("none") else "spread borrowed"
+        notes += [f"{known} ({verdict.prior.removeprefix('none: ')})"] if verdict.prior else []
     notes += [] if metric(number["metric"]).judged else [f"no accuracy but {number['metric']}: never judged"]
     line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
     line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}

@@ -4,7 +4,6 @@ A preparation that is interrupted leaves the prepared files as they were.
 """
 
 import contextlib
-import errno
 import hashlib
 import shutil
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from filelock import Timeout
 
-from fedrepro.core.locks import lock_of
+from fedrepro.core.locks import NO_LOCKS, lock_of
 from fedrepro.data.data import data_root, files, load, spec_of
 from fedrepro.data.datasets import SPLITS, Split
 from fedrepro.data.prepare.archives import ARCHIVES, Archive
@@ -25,7 +24,6 @@ from fedrepro.data.prepare.download import download
 from fedrepro.data.prepare.space import FullDiskError, told_when_full
 
 AT_ONCE, PATIENCE = 1.0, 3600.0  # seconds for which a lock is waited for without a word, and with one
-UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def prepare(
@@ -124,7 +122,7 @@ def _alone(lock: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
     except NotImplementedError as error:
         raise OSError(f"{lock} cannot be locked on its file system: choose a folder with FEDREPRO_DATA") from error
     except OSError as error:
-        if error.errno not in UNLOCKABLE:
+        if error.errno not in NO_LOCKS:
             raise
         raise OSError(
             error.errno, "cannot be locked on its file system: choose a folder with FEDREPRO_DATA", str(lock)
