@@ -12,7 +12,7 @@ from fedrepro.core.stack import Stack
 from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods.compose import Method
-from fedrepro.stages.combine import Combine, MeanOfLogits, MeanOfProbabilities, vote
+from fedrepro.stages.combine import Combine, MeanOfLogits, MeanOfProbabilities, vote, vote_in_order
 from fedrepro.stages.round import Round
 
 # Other ways to combine an ensemble's members than the method's own.
@@ -20,6 +20,7 @@ OTHERWISE: Mapping[str, Combine] = {
     "mean at temperature 2": MeanOfProbabilities(sharpen=1.0, temperature=2.0),
     "mean of logits": MeanOfLogits(),
     "vote": vote,
+    "vote, ties in order": vote_in_order,
 }
 
 
@@ -95,10 +96,15 @@ def measured(method: Method, state: State, round: Round, federation: Federation)
 def combined_otherwise(state: State, round: Round, federation: Federation) -> dict[str, float]:
     """Return the accuracy of a round's ensemble on the test images for each of `OTHERWISE`: a `Measure`.
 
-    So the same models show what a rule that a paper leaves open is worth.
+    So the same models show what a rule that a paper leaves open is worth; with them the mean accuracy of the
+    members, each by itself.
     """
     logits, labels = round.teacher.logits(federation.test), federation.test.labels
-    return {f"accuracy by {name}": accuracy(combine(logits), labels) for name, combine in OTHERWISE.items()}
+    alone = [accuracy(member, labels) for member in logits]
+    return {
+        **{f"accuracy by {name}": accuracy(combine(logits), labels) for name, combine in OTHERWISE.items()},
+        "accuracy of a member alone": sum(alone) / len(alone),
+    }
 
 
 def _accuracy(world: Federation, models: Stack, number: int = 0) -> float:

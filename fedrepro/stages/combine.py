@@ -83,6 +83,18 @@ def vote(logits: Tensor) -> Tensor:
     return (votes + logits.softmax(-1).mean(0) / 2) / (members + 0.5)
 
 
+def vote_in_order(logits: Tensor) -> Tensor:
+    """Return the share of the members that choose each class, from logits [M, N, C] to [N, C].
+
+    A tie goes to the class first in order, as in FedBE's released code (merge_logits, by scipy.stats.mode): less
+    than half a vote is dealt out in the order of the classes.
+    """
+    members, _, classes = logits.shape
+    votes = torch.nn.functional.one_hot(logits.argmax(-1), classes).sum(0)
+    order = torch.linspace(0.5, 0.0, classes + 1, device=logits.device, dtype=logits.dtype)[:-1]
+    return (votes + order) / (members + order.sum())
+
+
 def combination(setting: Setting) -> MeanOfProbabilities | MeanOfLogits:
     """Return how a setting's ensembles combine; to sharpen a mean of logits is to lower its temperature."""
     if setting.combination == "logits":

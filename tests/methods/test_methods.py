@@ -348,6 +348,8 @@ class TestLimits:
             "accuracy by mean of logits": share(logits.sum(0).argmax(-1) == labels),
             "accuracy by mean at temperature 2": share((logits / 2).softmax(-1).sum(0).argmax(-1) == labels),
             "accuracy by vote": share(voted == labels),
+            "accuracy by vote, ties in order": share(most.argmax(0) == labels),
+            "accuracy of a member alone": pytest.approx(share(chosen == labels)),
         }
         assert measured(methods.build(setting("fedavg_ensemble")), state, trace, here) == {}
 

@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from fedrepro.kernels.inputs import inputs
-from fedrepro.stages.combine import Ensemble, MeanOfLogits, MeanOfProbabilities, combination, sharpen, vote
+from fedrepro.stages.combine import (
+    Ensemble,
+    MeanOfLogits,
+    MeanOfProbabilities,
+    combination,
+    sharpen,
+    vote,
+    vote_in_order,
+)
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -107,6 +115,13 @@ class TestVote:
         assert vote(torch.tensor([[sure], [unsure], [unsure]])).argmax(-1).tolist() == [0]
         assert vote(torch.tensor([[sure], [unsure]])).argmax(-1).tolist() == [1]
         assert vote(torch.tensor([[unsure], [sure]])).argmax(-1).tolist() == [1]
+
+    def test_vote_in_order_gives_ties_to_the_first_class(self) -> None:
+        # Two classes with a vote each and one with none: order 1/2, 1/3, 1/6, together 1.
+        logits = torch.tensor([[[0.0, 1.0, 9.0]], [[0.0, 5.0, 1.0]]], dtype=torch.float64)
+        close(vote_in_order(logits), rows([0.5 / 3, (1 + 1 / 3) / 3, (1 + 1 / 6) / 3]))
+        third = torch.tensor([[[9.0, 1.0, 0.0]], [[0.0, 1.0, 9.0]], [[0.0, 1.0, 9.0]]])
+        assert vote_in_order(third).argmax(-1).tolist() == [2]  # a majority is a majority
 
 
 class TestEnsemble:
