@@ -24,6 +24,7 @@ from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import Method
 from fedrepro.notebooks import given, tables
+from fedrepro.notebooks.lines import Claimed, Settings
 from fedrepro.papers import Cell
 from fedrepro.report import verdict
 from fedrepro.runs import record
@@ -61,7 +62,7 @@ class Book:
         self.cells: list[Cell] = given.in_precision(self.paper.cells(self.item.name, scale))
         self._outcomes: list[tuple[Cell, Outcome]] = []
 
-    def settings(self) -> tables.Settings:
+    def settings(self) -> Settings:
         """Return every value with its source, and how this scale departs from it; shown is what the item reads."""
         full = self.paper.cells(self.item.name, "paper")
         return tables.settings(self.paper.sources(self.item.name), self.cells, self.scale, full)
@@ -218,7 +219,7 @@ class Book:
         folders = self.folders if self._committed else []
         table = verdict.claims(self.paper, folders, self.item.name).fillna({"reading": ""})
         shown = ["text", "reading", "place", *(scale for scale in verdict.SCALE_OF if scale != "smoke")]
-        return tables.Lines(table.set_index("id")[shown].rename_axis("claim"))
+        return Claimed(table.set_index("id")[shown].rename_axis("claim"))
 
     def seconds(self, *labels: str) -> pd.DataFrame:
         """Return the seconds that an ensemble adds to a round at paper scale, beside those that the paper prints.

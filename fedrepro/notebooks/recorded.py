@@ -4,6 +4,7 @@ Both are made of records and never of the session, so they are the same at every
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,26 @@ import pandas as pd
 
 from fedrepro import papers
 from fedrepro.core import paths
+from fedrepro.core.digits import signed
 from fedrepro.core.files import text
-from fedrepro.notebooks import given, tables
+from fedrepro.notebooks import given
+from fedrepro.notebooks.lines import Lines
 from fedrepro.papers import Item, Paper
 from fedrepro.report import verdict
+from fedrepro.runs.rows import FIRST
 
 WIDEST = 760  # of a picture on a page, in its pixels
+# What became of claims, said so that it needs no explanation.
+MEANT = {
+    "holds": ("holds", "hold", ""),
+    "fails": ("fails", "fail", ""),
+    "cannot tell": ("cannot be told", "cannot be told", " from so few seeds"),
+    "partly run": ("lacks", "lack", " some of the cells to compare"),
+    "not run": ("lacks", "lack", " all of the cells to compare"),
+    "number lost": ("compares", "compare", " numbers that are lost"),
+    "to be seen": ("has", "have", " no numbers to compare, only a picture"),
+    "censored": ("compares", "compare", " runs that did not reach their target"),
+}
 COLUMN_OF = {scale: column for column, scale in verdict.SCALE_OF.items()}  # of `verdict.claims`
 
 
@@ -98,35 +113,66 @@ def gains(item: str) -> pd.DataFrame:
     They are of the largest scale at which both sides of one of them are recorded.
 
     Returns:
-        Columns claim (its id), comparison, "A − B, points", "90 % interval", seeds,
-        "seeds with A above B, a tie half".
-        No lines where nothing is recorded.
+        Columns claim (its id), A, B (their cells), "A − B, points", "90 % interval" (where there are two seeds or
+        more), seeds, "of them A above B" (a tie is a half).
+        No lines where nothing is recorded. Runs of one pair on two machines are told at their seeds.
 
     Raises:
         ValueError: for an unknown item.
     """
     found = given.item_of(item)
     paper = papers.load(found.paper)
-    columns = [
-        "claim",
-        "comparison",
-        "A − B, points",
-        "90 % interval",
-        "seeds",
-        "seeds with A above B, a tie half",
-    ]
+    scale, known = _contrasts(paper, found)
+    places = _Places(paper, scale)
     lines = [
         (
             one.claim,
-            one.label,
-            f"{one.mean:+.2f}",
-            "" if one.seeds == 1 else f"{one.low:+.1f} to {one.high:+.1f}",
-            f"{one.seeds}",
+            *_sides(one.cells, found.name),
+            signed(one.mean, 2),
+            "" if one.seeds == 1 else f"{signed(one.low)} to {signed(one.high)}",
+            f"{one.seeds}{', on two machines' if places.apart(one) else ''}",
             f"{one.share * one.seeds:g}",
         )
-        for one in _contrasts(paper, found)[1]
+        for one in known
     ]
-    return tables.Lines(pd.DataFrame(lines, columns=columns).set_index("claim"))
+    columns = ["claim", "A", "B", "A − B, points", "90 % interval", "seeds", "of them A above B"]
+    made = pd.DataFrame(lines, columns=columns).set_index("claim")
+    return Lines(made if (made["90 % interval"] != "").any() else made.drop(columns="90 % interval"))
+
+
+class _Places:
+    """On which machine each run of a scale was made."""
+
+    def __init__(self, paper: Paper, scale: str) -> None:
+        self._paper, self._scale = paper, scale
+        self._known: dict[str, dict[Any, str]] = {}
+
+    def apart(self, contrast: Any) -> bool:
+        """Say whether a contrast pairs runs of different machines."""
+        return any(
+            len({self._of(key[0]).get((*key[1:], *seed), "") for key in contrast.cells}) > 1
+            for seed in contrast.common
+        )
+
+    def _of(self, item: str) -> dict[Any, str]:
+        if item not in self._known:
+            table = verdict.records(self._paper, item, self._scale, folders())
+            keys = zip(table["row"], table["column"], table["seed"].astype(int), table["precision"].astype(str))
+            self._known[item] = dict(zip(keys, table["device"].astype(str)))
+        return self._known[item]
+
+
+def _sides(cells: Sequence[tuple[str, str, str]], item: str) -> list[str]:
+    """Return the names of the two cells of "A above B", with their item where it is another one."""
+    return [f"{row}, {column}" + (f" ({other})" if other != item else "") for other, row, column in cells]
+
+
+def _difference(cells: Sequence[tuple[str, str, str]], item: str) -> str:
+    """Return "A − B", with what both have in common once."""
+    (one, row, column), (other, base, beside) = cells
+    if column == beside and one == other == item:
+        return f"{row} − {base}, {column}"
+    return " − ".join(_sides(cells, item))
 
 
 def _largest(cells: pd.DataFrame) -> str:
@@ -143,7 +189,8 @@ def _at_scale(paper: Paper, item: Item, cells: pd.DataFrame, scale: str) -> str:
     number = " to ".join(dict.fromkeys(f"{n:g}" for n in (seeds[seeds > 0].min(), seeds.max())))
     done = len(wanted & set(zip(run["row"], run["column"])))
     number += " seed each" if number == "1" else " seeds each"
-    text = f"Recorded at {scale} scale: {done} of {len(wanted)} cells, {number}."
+    how = _precisions(paper, item, scale)
+    text = f"Recorded at {scale} scale: {done} of {len(wanted)} cells, {number}{how}."
     if scale != "paper":
         noise = (
             " With one seed a difference of less than about two points may be noise." if seeds.max() == 1 else ""
@@ -151,8 +198,17 @@ def _at_scale(paper: Paper, item: Item, cells: pd.DataFrame, scale: str) -> str:
         return (
             f"{text} These runs are much smaller than the paper's: compare their order, not their height.{noise}"
         )
-    words = run["verdict"].value_counts()
-    return f"{text} Judged against the paper: {', '.join(f'{word} {count}' for word, count in words.items())}."
+    words = run.loc[run["verdict"] != "not reported", "verdict"].value_counts()
+    if words.empty:
+        return f"{text} The paper prints no number for them: none is judged."
+    told = "; ".join(f"{word}: {count} {'cell' if count == 1 else 'cells'}" for word, count in words.items())
+    return f"{text} Judged against the paper: {told}."
+
+
+def _precisions(paper: Paper, item: Item, scale: str) -> str:
+    """Say in which precision an item was recorded, unless all of it is float32."""
+    found = list(dict.fromkeys(verdict.records(paper, item.name, scale, folders())["precision"].astype(str)))
+    return "" if found == [FIRST["precision"]] else f", in {' and '.join(found)}"
 
 
 def _contrasts(paper: Paper, item: Item) -> tuple[str, list[Any]]:
@@ -169,19 +225,20 @@ def _contrasts(paper: Paper, item: Item) -> tuple[str, list[Any]]:
 
 
 def _gains_in_words(paper: Paper, item: Item) -> list[str]:
-    """Say the first claim of which something is recorded, and by how many points it is so, paired by seed."""
+    """Say the first claim of which something is recorded, and the differences that it speaks of."""
     scale, found = _contrasts(paper, item)
     own = [one for one in found if one.claim == found[0].claim][:4]
     if not own:
         return []
     claim = next(one for one in paper.claims if one.id == own[0].claim)
     said = [
-        f"{one.label + ': ' if one.label else ''}{one.mean:+.2f}"
-        + (" (one seed)" if one.seeds == 1 else f" ({one.low:+.1f} to {one.high:+.1f}, {one.seeds} seeds)")
+        f"{_difference(one.cells, item.name)}: {signed(one.mean, 2)}"
+        + (" (1 seed)" if one.seeds == 1 else f" ({signed(one.low)} to {signed(one.high)}, {one.seeds} seeds)")
         for one in own
     ]
-    how = f"By how many points it is so at {scale} scale, paired by seed, with 90 % intervals"
-    return [f"A claim of the paper, in our words: {claim.text} {how}: {'; '.join(said)}."]
+    interval = ", with its 90 % interval" if any(one.seeds > 1 for one in own) else ""
+    how = f"At {scale} scale, in points, paired by seed{interval}"
+    return [f"A claim of the paper, in our words: {claim.text}", f"{how}: {'; '.join(said)}."]
 
 
 def _claims_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
@@ -189,9 +246,12 @@ def _claims_in_words(paper: Paper, item: Item, scale: str) -> list[str]:
     table = verdict.claims(paper, folders(), item.name)
     if table.empty:
         return []
-    said = []
+    said = [f"Claims about this item: {len(table)}."]
     for name in ("reported", *([scale] if scale else [])):
-        counts = table[COLUMN_OF[name]].value_counts()
         whose = "the paper's own numbers" if name == "reported" else f"the records of {name} scale"
-        said.append(f"on {whose} {', '.join(f'{status} {count}' for status, count in counts.items())}")
-    return [f"Claims about this item: {len(table)}; {'; '.join(said)}."]
+        told = [
+            f"{count} {MEANT[str(status)][count > 1]}{MEANT[str(status)][2]}"
+            for status, count in table[COLUMN_OF[name]].value_counts().items()
+        ]
+        said.append(f"On {whose} {', '.join(told)}.")
+    return [" ".join(said)]

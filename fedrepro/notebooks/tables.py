@@ -3,7 +3,7 @@
 Shapes: S clients, N images, C classes, M teachers, P parameters, Q buffers, K global models.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -11,6 +11,7 @@ from fedrepro.core.state import State
 from fedrepro.federation.federation import Federation
 from fedrepro.methods import catalogue as methods
 from fedrepro.methods.compose import shown
+from fedrepro.notebooks.lines import BESIDE, UNREAD, Lines, Settings
 from fedrepro.notebooks.reads import ORDER, reads
 from fedrepro.papers import Cell
 from fedrepro.papers.paper import Preset
@@ -24,50 +25,6 @@ SOURCES = {  # of the numbers of a comparison, and what they are called in a plo
     "short": "recorded (short)",
     "smoke": "this run (smoke)",
 }
-
-
-UNREAD, BESIDE = "not read here", "beside settings"
-
-
-class Lines(pd.DataFrame):
-    """A frame of texts that a notebook shows to the left, with its index named; in all else a DataFrame."""
-
-    @property
-    def _constructor(self) -> Callable[..., "Lines"]:
-        return Lines
-
-    def _repr_html_(self) -> str:
-        return layout.styled(_texts(self), kind="long").to_html() if len(self) else "<p>none</p>"
-
-    def __repr__(self) -> str:
-        """Show the lines as text, or that there are none."""
-        return pd.DataFrame(self).to_string() if len(self) else "none"
-
-
-class Settings(Lines):
-    """Settings as `settings` returns them: a notebook shows those that are read, by stage, and folds all."""
-
-    def _repr_html_(self) -> str:
-        read = self[self["stage"] != UNREAD]
-        index = pd.MultiIndex.from_arrays([read["stage"], read.index], names=["", "setting"])
-        shown = _texts(read.drop(columns="stage")).set_axis(index)
-        folded = f"all {len(self)} settings of the paper; {len(self) - len(read)} of them are not read here"
-        return layout.shown(
-            [
-                layout.Part(layout.styled(shown, kind="long")),
-                layout.Part(layout.styled(_texts(self), kind="long"), folded),
-            ]
-        )
-
-    def __repr__(self) -> str:
-        """Show those that are read, a line each, without blanks: a notebook stores this text beside the table."""
-        read = _texts(self[self["stage"] != UNREAD])
-        heads = " | ".join(["setting", *read.columns])
-        return "\n".join([heads, *(" | ".join(line) for line in read.itertuples(name=None))])
-
-
-def _texts(frame: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(frame).astype(object).map(lambda value: "" if pd.isna(value) else str(value))
 
 
 def settings(sources: pd.DataFrame, cells: Sequence[Cell], scale: str, full: Sequence[Cell] = ()) -> Settings:
@@ -200,7 +157,7 @@ class Compared:
         return "\n".join([*texts, f"{unrun} of {len(self)} cells not run"] if unrun else texts)
 
     def _repr_html_(self) -> str:
-        return layout.shown(layout.parts(self._cells), cells.legend(self.lines["verdict"]))
+        return layout.shown(layout.parts(self._cells), cells.legend(self._cells))
 
 
 def compared(comparison: pd.DataFrame, *, recorded: bool = True) -> Compared:

@@ -39,6 +39,8 @@ class Contrast:
     share: of seeds in which it is above zero, ties counted half; an estimate of the probability that it is.
     share_low, share_high: its 90 % interval (Jeffreys).
     least: the smallest difference that the paper could have seen, see `telescope`; NaN where it prints no spreads.
+    cells: those that are compared; of "A above B" first A, then B.
+    common: the seeds, each with its precision.
     """
 
     label: str
@@ -50,6 +52,8 @@ class Contrast:
     share_low: float
     share_high: float
     least: float = math.nan
+    cells: tuple[Key, ...] = ()
+    common: tuple[tuple[int, str], ...] = ()
 
     @property
     def too_small(self) -> bool:
@@ -176,7 +180,8 @@ def _contrast(
     mean, share = float(values.mean()), above / number
     if math.isnan(mean):  # a bound among them
         share = share_low = share_high = math.nan
-    return Contrast(label, number, mean, low, high, share, share_low, share_high, seen)
+    cells = tuple(signs)
+    return Contrast(label, number, mean, low, high, share, share_low, share_high, seen, cells, tuple(common))
 
 
 def _least(spreads: Sequence[tuple[float, int]]) -> float:

@@ -1,7 +1,7 @@
 """A comparison's cells as texts and marks, in the paper's layout: its number, ours, the gap, the verdict."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.core.digits import fixed, signed
 from fedrepro.papers.metrics import METRICS
 from fedrepro.report.verdict import decimals
 
@@ -38,7 +39,17 @@ MARKS: Mapping[str, Mark] = {
     "number lost": Mark("∅", "odd"),
     "not reported": Mark("+", "open"),
 }
+# What became of a claim, where the word alone does not say it.
+CLAIMS = {
+    "cannot tell": "the seeds are too few",
+    "partly run": "some of the cells that it compares are not recorded, or not planned, at that scale",
+    "not run": "none of the cells that it compares is recorded at that scale",
+    "number lost": "a number that it needs is lost in the paper's text",
+    "to be seen": "the paper shows a picture and prints no numbers",
+    "censored": "runs did not reach their target",
+}
 OTHER = Mark("·", "open")
+ALONE = {"not run", "number lost", "paper contradicts itself", "suspicious"}  # said of cells without ours
 
 
 def names_of(row: str) -> tuple[str, str]:
@@ -67,19 +78,21 @@ def number(mean: float, std: float, places: tuple[int, int]) -> str:
     """Return "74.5 ± 0.5", or "" where the mean is not known."""
     if not math.isfinite(mean):
         return ""
-    spread = f" ± {std:.{places[1]}f}" if math.isfinite(std) else ""
-    return f"{mean:.{places[0]}f}{spread}".replace("-", "−")
+    spread = f" ± {fixed(std, places[1])}" if math.isfinite(std) else ""
+    return f"{fixed(mean, places[0])}{spread}".replace("-", "−")
 
 
 def of_paper(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
     """Return the paper's number as it prints it, "" where there is none; one that was repaired says so."""
     text = number(cell["paper_mean"], cell["paper_std"], _places(cell, places))
-    how = f" ({cell['status']})" if cell["status"] in ("repaired", "inferred") else ""
+    how = f" ({cell['status']})" if cell["status"] in RESTORED else ""
     return f"{text}{_unit(cell)}{how}" if text else ""
 
 
 def ours(cell: Cell, places: Mapping[str, tuple[int, int]], name: str) -> str:
     """Return our number at a scale, with its seeds; "censored" where runs reached no target, "" without any.
+
+    Accuracies of smaller scales have two decimals: they are of few images, and stand beside their differences.
 
     Args:
         cell: a line of a comparison.
@@ -89,25 +102,20 @@ def ours(cell: Cell, places: Mapping[str, tuple[int, int]], name: str) -> str:
     seeds = cell.get(f"{name}_seeds", 0)
     if not seeds:
         return ""
-    least = _places(cell, places)
-    std = cell.get(f"{name}_std", math.nan)
-    text = number(cell[f"{name}_mean"], std, (max(1, least[0]), max(1, least[1]))) or "censored"
+    least = 1 if name == "recorded" or _unit(cell) else 2
+    mean, spread = (max(least, printed) for printed in _places(cell, places))
+    text = number(cell[f"{name}_mean"], cell.get(f"{name}_std", math.nan), (mean, spread)) or "censored"
     return f"{text} ({int(seeds)})"
 
 
 def gap(cell: Cell) -> str:
-    """Return ours minus the paper's, its interval and E_n, where known: "−1.2 [−2.0, −0.4], E_n −1.1"."""
+    """Return ours minus the paper's, its interval and E_n, where known: "−1.2 [−2.0, −0.4], Eₙ −1.1"."""
     if not math.isfinite(cell["gap_points"]):
         return ""
     low, high = cell.get("gap_low", math.nan), cell.get("gap_high", math.nan)
     around = f" [{signed(low)}, {signed(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
     en = cell.get("e_n", math.nan)
-    return f"{signed(cell['gap_points'])}{around}" + (f", E_n {signed(en)}" if math.isfinite(en) else "")
-
-
-def signed(value: float) -> str:
-    """Return a number with its sign and one decimal."""
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")  # adding 0 turns -0.0 into 0.0
+    return f"{signed(cell['gap_points'])}{around}" + (f", Eₙ {signed(en)}" if math.isfinite(en) else "")
 
 
 def judged(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
@@ -117,7 +125,8 @@ def judged(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
     if word == "not run":
         return left
     mark = MARKS.get(word, OTHER)
-    line = " ".join(part for part in (mark.sign, word + _more(cell), gap(cell)) if part)
+    said = f"{mark.sign} {word}{_more(cell)}".strip()
+    line = "; ".join(part for part in (said, gap(cell)) if part)
     both = f"{left or '–'} | {right}" if right else left
     return "\n".join(part for part in (both, line) if part)
 
@@ -166,10 +175,22 @@ def _merged(orders: Sequence[Sequence[str]]) -> list[str]:
         return seen
 
 
-def legend(words: Iterable[str]) -> str:
-    """Return what the signs of some verdicts mean."""
-    found = [word for word in MARKS if word in set(words)]
+# What stands beside a number of the paper's that is not simply printed there.
+RESTORED = {
+    "repaired": "damaged in the paper's text, restored as its card tells",
+    "inferred": "not printed here, taken from where the paper prints the same run",
+}
+
+
+def legend(comparison: pd.DataFrame) -> str:
+    """Return what the signs and words in a comparison's cells mean."""
+    words, statuses = set(comparison["verdict"]), set(comparison["status"])
+    found = [word for word in MARKS if word in words]
+    judged = (
+        "paper | ours at paper scale (seeds), mean ± standard deviation; below: verdict, ours minus the paper's "
+        "with its 90 % interval, and Eₙ, that over the uncertainty of both (beyond ±1 they differ)"
+    )
     signs = [f"{MARKS[word].sign} {word}" for word in found if MARKS[word].sign]
     grey = ["grey: the paper's number, not run"] if "not run" in found else []
-    cell = "paper | ours at paper scale (seeds), mean ± standard deviation; below: verdict, ours minus the paper's"
-    return "; ".join([cell, *signs, *grey])
+    how = [f"({status}): {meaning}" for status, meaning in RESTORED.items() if status in statuses]
+    return "; ".join([*([judged] if words - ALONE else []), *signs, *grey, *how])

@@ -131,7 +131,8 @@ def styled(
         table: texts; an index of two levels gives each group a line of its own.
         tones: the class of each cell, in the table's layout.
         caption: above it.
-        kind: "short" for cells that stay unbroken, "long" for sentences.
+        kind: "short" for cells that stay unbroken, "long" for sentences, "long stacked" for many of them, which on
+            a phone stand below each other.
     """
     made = _Templated(table, uuid="t", cell_ids=False)
     made = made.format(escape="html").format_index(escape="html").format_index(escape="html", axis=1)

@@ -245,7 +245,7 @@ def _section(
         scale=scale,
         counts={str(word): number for word in WORDS if (number := int((table["verdict"] == word).sum()))},
         tables=layout.parts(table, item),
-        legend=legend(table["verdict"]) if scale == "paper" else "",
+        legend=legend(table) if scale == "paper" else "",
         recorded=None if recorded is None else Part(styled(recorded, caption=caption)),
         pictures=pictures(key, folder, folders, recorded=scale),
         links=links,

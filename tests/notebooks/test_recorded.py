@@ -10,6 +10,7 @@ import pytest
 from fedrepro import papers
 from fedrepro.core import paths
 from fedrepro.notebooks import recorded
+from fedrepro.report import verdict
 from fedrepro.runs import record
 from fedrepro.runs.machine import provenance
 
@@ -34,7 +35,7 @@ def test_nothing_recorded_is_said_plainly(folder: Path) -> None:
     said = recorded.answer("fedbe/table5_cifar100").splitlines()
     assert said[0] == "Not run at paper scale: no number is judged against the paper's."
     assert said[1].startswith("Not run at short scale either")
-    assert said[2] == "Claims about this item: 1; on the paper's own numbers holds 1."
+    assert said[2] == "Claims about this item: 1. On the paper's own numbers 1 holds."
     assert len(recorded.gains("fedbe/table5_cifar100")) == 0
     assert recorded.picture("fedbe/table5_cifar100") is None
 
@@ -48,9 +49,12 @@ def test_a_short_record_is_said_with_its_seeds_and_gains(folder: Path) -> None:
     wanted = {(cell.row, cell.column) for cell in papers.load("fedbe").cells("table5_cifar100", "short")}
     assert f"Recorded at short scale: 2 of {len(wanted)} cells, 2 seeds each." in said
     # gains 1 and 3: mean 2, standard error 1, and t with one degree of freedom at 5 % is 6.31
-    assert "at short scale, paired by seed, with 90 % intervals: ConvNet: +2.00 (-4.3 to +8.3, 2 seeds)." in said
+    assert (
+        "At short scale, in points, paired by seed, with its 90 % interval: "
+        "Step/FedBE − Step/FedAvg, ConvNet: +2.00 (−4.3 to +8.3, 2 seeds).\n"
+    ) in said
     (line,) = recorded.gains("fedbe/table5_cifar100").itertuples()
-    assert line[1:] == ("ConvNet", "+2.00", "-4.3 to +8.3", "2", "2")
+    assert line[1:] == ("Step/FedBE, ConvNet", "Step/FedAvg, ConvNet", "+2.00", "−4.3 to +8.3", "2", "2")
 
 
 def test_gains_are_of_the_largest_scale_that_has_both_sides(folder: Path) -> None:
@@ -62,8 +66,31 @@ def test_gains_are_of_the_largest_scale_that_has_both_sides(folder: Path) -> Non
     said = recorded.answer("fedbe/table5_cifar100")
     assert "Recorded at paper scale: 1 of 6 cells, 1 seed each." in said
     assert "Recorded at short scale: 2 of 2 cells, 1 seed each." in said
-    assert "at short scale, paired by seed, with 90 % intervals: ConvNet: +1.00 (one seed)." in said
-    assert len(recorded.gains("fedbe/table5_cifar100")) == 1
+    assert "At short scale, in points, paired by seed: Step/FedBE − Step/FedAvg, ConvNet: +1.00 (1 seed)." in said
+    (line,) = recorded.gains("fedbe/table5_cifar100").itertuples()
+    assert line[1:] == (
+        "Step/FedBE, ConvNet",
+        "Step/FedAvg, ConvNet",
+        "+1.00",
+        "1",
+        "1",
+    )  # no interval of one seed
+
+
+def test_a_pair_of_two_machines_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper, folders = papers.load("fedbe"), folder.parents[1]
+    setting = paper.cells("table5_cifar100", "short")[0].setting
+    values = pd.DataFrame({"row": ["Step/FedAvg", "Step/FedBE"], "result": [30.0, 31.0]})
+    values = values.assign(column="ConvNet", seed=0)
+    record.write_values(folders, "fedbe/table5_cifar100", "short", values, setting, provenance("cpu"))
+    written = verdict.records
+    monkeypatch.setattr(
+        recorded.verdict,
+        "records",
+        lambda *given: written(*given).assign(device=lambda table: "machine of " + table["row"]),
+    )
+    (line,) = recorded.gains("fedbe/table5_cifar100").itertuples()
+    assert line[4:] == ("1, on two machines", "1")
 
 
 def test_the_picture_is_that_of_the_largest_scale(folder: Path) -> None:

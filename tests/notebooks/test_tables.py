@@ -5,6 +5,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.notebooks import tables
+from fedrepro.notebooks.lines import BESIDE, UNREAD
 from fedrepro.notebooks.reads import ORDER, reads
 from fedrepro.report import verdict
 from fedrepro.report.cells import grid, judged, names_of, ours, printed
@@ -45,12 +46,12 @@ def test_columns_keep_the_order_of_every_row() -> None:
 def test_a_cell_holds_the_papers_number_and_ours() -> None:
     run = comparison(recorded_mean=73.94, recorded_std=0.41, recorded_seeds=3, gap_points=-0.56, verdict="off")
     cell = run.to_dict("records")[0]
-    assert judged(cell, printed(run)) == "74.5 ± 0.5 | 73.9 ± 0.4 (3)\n✗ off −0.6"
+    assert judged(cell, printed(run)) == "74.5 ± 0.5 | 73.9 ± 0.4 (3)\n✗ off; −0.6"
     cell |= {"gap_low": -1.2, "gap_high": 0.1}  # what a later comparison tells as well
-    assert judged(cell, printed(run)).endswith("✗ off −0.6 [−1.2, +0.1]")
+    assert judged(cell, printed(run)).endswith("✗ off; −0.6 [−1.2, +0.1]")
     cell |= {"short_mean": 40.0, "short_seeds": 2}
-    assert ours(cell, printed(run), "short") == "40.0 (2)"
-    assert ours(cell | {"short_std": 1.25}, printed(run), "short") == "40.0 ± 1.2 (2)"
+    assert ours(cell, printed(run), "short") == "40.00 (2)"
+    assert ours(cell | {"short_std": 1.25}, printed(run), "short") == "40.00 ± 1.25 (2)"
     assert judged(comparison().to_dict("records")[0], printed(run)) == "74.5 ± 0.5"
     seconds = comparison(metric="seconds", paper_mean=3.0, paper_std=float("nan")).to_dict("records")[0]
     assert judged(seconds, printed(comparison())) == "3.0 s"
@@ -94,7 +95,7 @@ def test_smoke_is_folded_where_something_larger_was_recorded() -> None:
 def test_settings_show_what_the_item_reads(item: str, read: set[str], unread: set[str]) -> None:
     cells = PAPER.cells(item, "paper")
     found = tables.settings(PAPER.sources(item), PAPER.cells(item, "smoke"), "smoke", cells)
-    used = set(found.index[found["stage"] != tables.UNREAD])
+    used = set(found.index[found["stage"] != UNREAD])
     assert read <= used
     assert unread <= set(found.index) - used
     html = found._repr_html_()
@@ -102,8 +103,8 @@ def test_settings_show_what_the_item_reads(item: str, read: set[str], unread: se
     assert all(f">{name}</th>" in first for name in read)
     assert not any(f">{name}</th>" in first for name in unread)
     assert all(f">{name}</th>" in folded for name in read | unread)
-    order = [*ORDER, tables.BESIDE]
-    stages = [order.index(stage) for stage in found["stage"] if stage != tables.UNREAD]
+    order = [*ORDER, BESIDE]
+    stages = [order.index(stage) for stage in found["stage"] if stage != UNREAD]
     assert stages == sorted(stages)
     for _, lines in found.groupby("stage"):
         assumed = list(lines["known how"].str.contains("assumed"))
@@ -168,6 +169,6 @@ def test_the_settings_as_text_have_no_padding() -> None:
     shown = tables.settings(PAPER.sources("paper_vs_code"), cells, "smoke")
     head, *lines = repr(shown).splitlines()
     assert head == "setting | stage | paper | smoke scale | known how | where, or why"
-    assert len(lines) == (shown["stage"] != tables.UNREAD).sum()
+    assert len(lines) == (shown["stage"] != UNREAD).sum()
     assert "   " not in repr(shown)  # an empty value stands between two bars and two blanks
     assert len(repr(shown)) < len(shown._repr_html_())

@@ -15,6 +15,7 @@ from fedrepro.bench.cost import Images, images
 from fedrepro.cli.state import asked
 from fedrepro.core.setting import Setting
 from fedrepro.notebooks import tables
+from fedrepro.notebooks.lines import BESIDE
 from fedrepro.runs.request import Run
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_a_settings_table_tells_an_assumption_once() -> None:
     shown = tables.settings(FEDBE.sources("table1_methods"), FEDBE.cells("table1_methods", "short"), "short")
     told = {name: list(map(str, line)) for name, *line in shown.itertuples()}
     assert told["Dirichlet draws"][1].startswith("drawn anew until every client has 10 images")
-    assert told["Dirichlet draws"][:3:2] == [tables.BESIDE, ""]
+    assert told["Dirichlet draws"][:3:2] == [BESIDE, ""]
     assert told["rounds"][1:3] == ["40, 1, 200", "6, 1, 20"]
 
 

@@ -114,8 +114,8 @@ def grid(md: str, caption: str) -> dict[tuple[str, str], str]:
 
 def test_cells_say_what_is_known(report: tuple[str, str]) -> None:
     cells = grid(report[0], r"table8\_dirichlet: paper and paper scale")
-    assert cells["alpha=0.1", "ConvNet"].startswith(r"72.5 ± 0.44 \| 72.5 ± 0.00 (5)<br>✓ reproduced +0.0")
-    assert cells["alpha=2", "ResNet-20"].startswith(r"76.8 ± 0.55 (repaired) \| 50.0 (1)<br>✗ off −26.8")
+    assert cells["alpha=0.1", "ConvNet"].startswith(r"72.5 ± 0.44 \| 72.5 ± 0.00 (5)<br>✓ reproduced; +0.0")
+    assert cells["alpha=2", "ResNet-20"].startswith(r"76.8 ± 0.55 (repaired) \| 50.0 (1)<br>✗ off; −26.8")
     assert cells["alpha=0.5", "ConvNet"] == "73.6 ± 0.73"
     assert cells["alpha=9", "ConvNet"] == r"– \| 33.0 (1)<br>+ not reported"
     assert cells["alpha=9", "ResNet-20"] == ""
@@ -141,8 +141,8 @@ def test_smaller_scales_have_a_table_of_their_own(report: tuple[str, str]) -> No
     assert f"> {' '.join(HONEST.split())}" in md
     cells = grid(md, r"table8\_dirichlet: smoke scale, no reproduction")
     assert {cell for cell in cells.items() if cell[1]} == {
-        (("alpha=0.5", "ConvNet"), "73.6 (1)"),
-        (("alpha=1", "ConvNet"), "11.0 (1)"),
+        (("alpha=0.5", "ConvNet"), "73.60 (1)"),
+        (("alpha=1", "ConvNet"), "11.00 (1)"),
     }
 
 
@@ -275,7 +275,7 @@ def test_what_was_run_comes_first_and_the_rest_is_folded(report: tuple[str, str]
 
 def test_what_is_off_is_told_before_the_contents(report: tuple[str, str]) -> None:
     before = re.sub(r"<[^>]+>", "", report[1].split("<nav")[0])
-    assert f"{ITEM}, alpha=2 × ResNet-20: 76.8 ± 0.55 (repaired) | 50.0 (1) ✗ off −26.8" in before
+    assert f"{ITEM}, alpha=2 × ResNet-20: 76.8 ± 0.55 (repaired) | 50.0 (1) ✗ off; −26.8" in before
     assert "1 reproduced 1 off" in " ".join(before.split())
 
 
@@ -329,7 +329,7 @@ def test_colour_only_repeats_a_word(report: tuple[str, str]) -> None:
     html = report[1]
     cells = re.findall(r'<td class="(good|near|bad|odd|open)">([^<]*)</td>', html)
     words = {unescape(text).split("\n")[1].split(" ", 1)[1]: tone for tone, text in cells if "(" in text}
-    tones = {word.split(" ")[0]: tone for word, tone in words.items()}
+    tones = {re.split("[; ]", word)[0]: tone for word, tone in words.items()}
     assert (tones["reproduced"], tones["off"], tones["not"]) == ("good", "bad", "open")
     assert all(text for _, text in cells)
     assert set(re.findall(r'<td class="unrun">([^<]*)</td>', html)) >= {"73.6 ± 0.73"}
