@@ -7,9 +7,9 @@ NOISE = 9  # decimals that count: 42.35 as a mean of floats may be 42.3499999999
 
 
 def fixed(value: float, places: int) -> str:
-    """Return a number with some decimals, a half away from zero: 84.05 is "84.1", never "84.0".
+    """Return a number with some decimals, a half away from zero: 84.05 is "84.1".
 
-    So two numbers and their difference, each rounded by itself, agree as often as decimals can. A zero has no sign.
+    So numbers and their difference, each rounded by itself, agree as often as decimals can. A zero has no sign.
     """
     if not math.isfinite(value):
         return str(value)

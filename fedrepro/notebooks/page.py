@@ -56,6 +56,16 @@ def _title(executed: Path) -> str:
     return escape(heading[1] if heading else executed.stem)
 
 
+# Where the translation is not what browsers need: bars as high as their fraction, relations and functions without
+# room around them, bold digits (browsers know no other variant than the normal one).
+MENDED = {
+    "<mo>&#x02016;</mo>": '<mo stretchy="false">&#x02016;</mo>',
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
+    "<mi>log</mi>": '<mi>log</mi><mspace width="0.17em"/>',
+    '<mn mathvariant="bold">1</mn>': "<mn>&#x1D7CF;</mn>",
+}
+
+
 class _Exporter(HTMLExporter):
     """nbconvert's exporter with our template, MathML and links that hold where the page lies."""
 
@@ -93,6 +103,8 @@ def mathml(formula: str, display: str) -> str:
         found: str = convert(formula.strip(), display=display)
     except Exception:  # the package raises errors of many kinds
         found = "\\"
+    for wrong, right in MENDED.items():
+        found = found.replace(wrong, right)
     # What it does not know it leaves as it stands, with the backslash.
     return f"<code>{escape(formula)}</code>" if "\\" in found else found
 

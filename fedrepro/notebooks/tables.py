@@ -90,7 +90,7 @@ def _changes(values: Mapping[str, object]) -> str:
 
 
 def _values(values: Sequence[object]) -> str:
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) or '""' for value in values)
 
 
 def stages(cells: Iterable[Cell]) -> Lines:

@@ -15,6 +15,7 @@ from fedrepro.core.setting import Setting
 from fedrepro.papers import reported
 from fedrepro.papers.claims import Claim, Key
 from fedrepro.papers.reading import LAST, Reading
+from fedrepro.papers.said import Said
 
 SCALES = ("smoke", "short", "paper")
 KINDS = ("stated", "assumed")
@@ -222,8 +223,9 @@ class Paper:
         """Tell of every value of an item at paper scale what it is and where it comes from.
 
         A rule that says `stated` or `assumed` speaks for the values that it sets: for all of the item if it
-        applies to every cell, else for the cells with its labels, which are then named. What was assumed beside
-        settings follows, with its text as its value.
+        applies to every cell, else for the cells with its labels, which are then named. Of several rules that set
+        one value the first that is stated speaks. What was assumed beside settings follows, with its text as its
+        value.
 
         Returns:
             Columns name, value (all that occur), kind ("stated", "assumed", or both where that differs from cell
@@ -231,7 +233,7 @@ class Paper:
         """
         cells = self.cells(item, "paper")
         found = {line["name"]: [line["kind"], line["source"]] for line in self.settings.to_dict("records")}
-        for_some: dict[str, dict[tuple[str, str], list[str]]] = {}  # name -> kind and source -> labels of rules
+        for_some: dict[str, dict[str, Said]] = {}  # name -> value -> what is said of it
         for rule in self._rules(self.items[item]):
             kind = next((kind for kind in KINDS if kind in rule), "")
             matched = sum(_applies(rule, dict(cell.labels) | {"scale": "paper"}) for cell in cells)
@@ -240,13 +242,15 @@ class Paper:
                     found[name] = [kind, rule[kind]]
                     for_some.pop(name, None)
                 else:
-                    for_some.setdefault(name, {}).setdefault((kind, rule[kind]), []).append(_labels(rule))
-        for name, said in for_some.items():
+                    said = for_some.setdefault(name, {}).setdefault(
+                        repr(rule["set"][name]), Said(kind, rule[kind])
+                    )
+                    said.add(kind, rule[kind], _labels(rule))
+        for name, every in for_some.items():
             kinds, sources = found.get(name, ["", ""])
-            for (kind, source), labels in said.items():
-                every = " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))
-                kinds = kinds if kind in kinds else ", ".join(filter(None, (kinds, kind)))
-                sources = "; ".join(filter(None, (sources, f"for {every} {kind}: {source}")))
+            for one in every.values():
+                kinds = kinds if one.kind in kinds else ", ".join(filter(None, (kinds, one.kind)))
+                sources = "; ".join(filter(None, (sources, str(one))))
             found[name] = [kinds, sources]
         values = [cell.setting.asdict() for cell in cells]
         used = {name: list(dict.fromkeys(one[name] for one in values)) for name in found}

@@ -1,6 +1,7 @@
 """Pictures of runs: accuracy over rounds, the spread over seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fedrepro.core.digits import fixed, signed
 from fedrepro.plots.frames import by_cell, interval, ordered, require
 from fedrepro.plots.looks import INK, LOOKS, PAPER, Look, look
 from fedrepro.plots.style import End, Picture, drawn, heading, ink, label_ends, note
@@ -168,7 +170,8 @@ def seeds(
         colour, marker, _ = _look(name)
         values = frame.loc[frame["name"] == name, "accuracy"].to_numpy()
         aside = 0.12 * (np.arange(len(values)) * 0.618 % 1 - 0.5)  # the same scatter for the same seeds
-        axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
+        if len(values) > 1:  # one alone is its own mean
+            axes.scatter(values, place + aside, s=16, color=colour, alpha=0.55, linewidth=0, zorder=2)
         half = interval(values)
         axes.errorbar(
             values.mean(),
@@ -179,15 +182,13 @@ def seeds(
             markersize=5.5,
             zorder=3,
         )
-        said = _said(
-            values.mean(), half, "+" if origin is not None else "-"
-        )  # differences show that they are more
+        said = _said(values.mean(), half, signed if origin is not None else _plain)  # differences have a sign
         axes.text(1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour))
         if name in (paper or {}):
             value = (paper or {})[name]
             axes.vlines(value, place - 0.2, place + 0.36, color=INK, linewidth=1.6, zorder=4)
             axes.annotate(
-                f"paper {value:.1f}", (value, place - 0.2), (0, 1.5), textcoords="offset points",
+                f"paper {fixed(value, 1)}", (value, place - 0.2), (0, 1.5), textcoords="offset points",
                 ha="center", va="bottom", fontsize=7, annotation_clip=False,
             )  # fmt: skip
     if origin is not None:
@@ -200,11 +201,15 @@ def seeds(
     axes.margins(x=0.12)
     # The legend's marks are those of the rows; of several looks the first row's.
     colour, marker, _ = _look(names[0])
-    seed = f"one seed (of {number})"
-    handles = [Line2D([], [], linestyle="none", marker="o", color=colour, alpha=0.55, markersize=4, label=seed)]
-    if counts.max() > 1:
-        bar: Line2D = Line2D([], [], marker=marker, color=ink(colour), markersize=5, label="mean, 90 % interval")
-        handles.append(bar)
+    mean: dict[str, Any] = {"marker": marker, "color": ink(colour), "markersize": 5}
+    if counts.max() == 1:
+        handles = [Line2D([], [], linestyle="none", label="one run", **mean)]
+    else:
+        seed: dict[str, Any] = {"marker": "o", "color": colour, "alpha": 0.55, "markersize": 4}
+        handles = [
+            Line2D([], [], linestyle="none", label=f"one seed (of {number})", **seed),
+            Line2D([], [], label="mean, 90 % interval", **mean),
+        ]
     figure.legend(handles=handles, loc="outside lower right", ncols=2)
     return figure
 
@@ -213,7 +218,11 @@ def _look(name: str) -> Look:
     return LOOKS.get(name, Look(INK, "s", "-"))
 
 
-def _said(mean: float, half: float, sign: str) -> str:
+def _said(mean: float, half: float, text: Callable[[float], str]) -> str:
     """Return a mean with its interval, as text: "64.0 [59.0, 69.0]"."""
-    around = "" if np.isnan(half) else f" [{mean - half:{sign}.1f}, {mean + half:{sign}.1f}]"
-    return f"{mean:{sign}.1f}{around}".replace("-", "−")
+    around = "" if np.isnan(half) else f" [{text(mean - half)}, {text(mean + half)}]"
+    return f"{text(mean)}{around}"
+
+
+def _plain(value: float) -> str:
+    return fixed(value, 1).replace("-", "−")

@@ -50,10 +50,10 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.9) -> float:
         level: of confidence.
 
     Returns:
-        NaN from fewer than two values.
+        NaN from fewer than two values, or from equal ones, which tell no spread.
     """
     found = np.asarray(values, dtype=float)
-    if len(found) < 2:
+    if len(found) < 2 or np.ptp(found) == 0:
         return float("nan")
     return float(special.stdtrit(len(found) - 1, (1 + level) / 2) * found.std(ddof=1) / np.sqrt(len(found)))
 

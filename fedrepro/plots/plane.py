@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap, to_rgb
 
+from fedrepro.core.digits import fixed
 from fedrepro.plots.frames import ordered, require
 from fedrepro.plots.looks import INK, PAPER, SIX
 from fedrepro.plots.style import Picture, drawn, heading
@@ -102,7 +103,7 @@ def mixtures(frame: pd.DataFrame, *, title: str = "") -> Picture:
             zorder=2 + list(KINDS).index(kind), clip_on=False, **line,
         )  # fmt: skip
     distance, accuracy = frame[["distance", "accuracy"]].to_numpy()[int(frame["accuracy"].argmax())]
-    label = f"best, {accuracy:.1f} %"
+    label = f"best, {fixed(accuracy, 1)} %"
     axes.scatter(
         distance, accuracy, s=110, marker="*", color=SIX[2], edgecolor=INK, linewidth=0.8,
         label=label, zorder=9, clip_on=False,

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import interval, scale_of, without_noise
+from fedrepro.plots.keys import Key
 from fedrepro.plots.looks import INK, PAPER, Look
 
 BASE = "FedAvg"
@@ -82,8 +82,8 @@ def gain_points(axes: Axes, x: Any, found: pd.DataFrame, appearance: Look, **opt
         axes.scatter(np.full(len(values), place), values, s=9, color=appearance.colour, alpha=0.55, linewidth=0)
     axes.errorbar(
         x, found["mean"], yerr=found["half"].fillna(0.0), color=appearance.colour, markersize=5.5, capsize=0,
-        elinewidth=1.0, markeredgewidth=0.8, zorder=3, fillstyle="left", markerfacecoloralt="white",
-        **({"fmt": appearance.marker} | options),
+        elinewidth=1.0, markeredgewidth=0.8, zorder=3, markerfacecoloralt="white",
+        **({"fmt": appearance.marker, "fillstyle": "left"} | options),
     )  # fmt: skip
 
 
@@ -94,13 +94,13 @@ def gain_axis(axes: Axes) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def gain_handle(source: str, found: pd.DataFrame) -> Line2D:
+def gain_handle(source: str, found: pd.DataFrame) -> Key:
     """Return the legend's handle for gains: it promises an interval only where one is drawn."""
     counts = found["gains"].map(len)
     number = " to ".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
     seeds = "1 seed" if number == "1" else f"same {number} seeds"
-    what = "mean, 90 % interval" if found["half"].notna().any() else "gain"
-    handle = Line2D([], [], linestyle="none", marker="o", label=f"{source}\n{what},\n{seeds}", color=INK)
+    what = "mean, 90 % interval" if found["half"].notna().any() else "above FedAvg"
+    handle = Key([], [], linestyle="none", label=f"{source}\n{what},\n{seeds}", color=INK)
     handle.set(markersize=5.5, fillstyle="left")
     handle.set_markerfacecoloralt("white")
     return handle

@@ -33,8 +33,12 @@ def shades(names: Sequence[str]) -> Mapping[str, Look]:
         raise ValueError(f"shades are for at most 10 names, got {len(names)}")
     colours = [sns.color_palette("colorblind", 10)[place] for place in (2, 4, 5, 9, 6, 1, 8, 3, 0, 7)]
     markers = ("s", "^", "v", "P", "X", "p", "h", "*", "o", "D")  # not FedAvg's blue circle first
-    new = {name: Look(to_hex(c), m, "-") for name, c, m in zip(names, colours, markers, strict=False)}
-    return {name: LOOKS.get(name, found) for name, found in new.items()} | dict(LOOKS)
+    taken = {LOOKS[name].marker for name in names if name in LOOKS}
+    free = [marker for marker in markers if marker not in taken]
+    further = [name for name in names if name not in LOOKS]
+    return {name: Look(to_hex(c), m, "-") for name, c, m in zip(further, colours, free, strict=False)} | dict(
+        LOOKS
+    )
 
 
 @contextmanager

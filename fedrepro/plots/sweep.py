@@ -35,6 +35,7 @@ def sweep(
     panel: str = "",
     log: bool = False,
     references: Mapping[str, float] | None = None,
+    above: bool = True,
     title: str = "",
     looks: Mapping[str, Look] = LOOKS,
 ) -> Picture:
@@ -54,6 +55,8 @@ def sweep(
         panel: column of which each value has a panel; none when empty.
         log: whether the axis is logarithmic.
         references: label -> accuracy in percent, lines across all panels.
+        above: whether short runs show what lines gain over FedAvg; else their accuracies, for a picture whose
+            claim is about how FedAvg itself moves.
         title: above the figure.
         looks: the look of each method.
 
@@ -71,7 +74,7 @@ def sweep(
     full, short = split(spreads(points))
     points = pd.concat([full, short])
     names, sources = ordered(points[line]), ordered(points["source"], ("paper",))
-    found = gains(short, [x, *([panel] if panel else [])], line)
+    found = gains(short, [x, *([panel] if panel else [])], line) if above else short.iloc[:0]
     parts = [part for part in (full, short) if len(part)]
     panels = [(value, part) for part in parts for value in (ordered(part[panel]) if panel else [""])]
     figure = Picture(figsize=(5.4 if len(panels) == 1 else 7.2, 3.4 if len(panels) < 3 else 5.8))
@@ -91,7 +94,10 @@ def sweep(
                     continue
                 at = group[x] if source == "paper" else _aside(group[x], place, len(names), values, log)
                 if gained:
-                    gain_points(axes, at, group, _look(name, looks), linestyle=dashes[name], linewidth=1.4)
+                    options = {"fillstyle": "full", "markerfacecolor": "white"} if dashes[name] == "--" else {}
+                    gain_points(
+                        axes, at, group, _look(name, looks), linestyle=dashes[name], linewidth=1.4, **options
+                    )
                 else:
                     _line(axes, at, group, _look(name, looks), dashes[name], source)
         axes.set(title=titled(value, apart=part is short and len(full) > 0), xlabel=label)
@@ -119,8 +125,8 @@ def sweep(
         handles.append(method_handle(name, _look(name, looks), ours, linestyle=dashes[name], **face))
     handles += source_handles(sources, points, "\n", found)
     below = bool(references)  # their names stand at the right
-    options = {"labelspacing": 0.7, "handlelength": 2.6, "ncols": 3 if below else 1}
-    figure.legend(handles=handles, loc="outside lower right" if below else "outside right upper", **options)
+    how = {"labelspacing": 0.7, "handlelength": 2.6, "ncols": 3 if below else 1}
+    figure.legend(handles=handles, loc="outside lower right" if below else "outside right upper", **how)
     label_ends(figure, ends, size=7)
     return figure
 
@@ -162,7 +168,7 @@ def _line(axes: Axes, x: pd.Series, group: pd.DataFrame, found: Look, style: str
         linewidth=1.0 if paper else 1.4,
         markerfacecolor="none" if paper else "white" if style == "--" else colour,
         markerfacecoloralt="white",
-        fillstyle=FILLS[scale_of(source)],
+        fillstyle="full" if style == "--" else FILLS[scale_of(source)],  # that of a variant is open
         markersize=8.5 if paper else 5.5,
         markeredgewidth=1.0,
         elinewidth=1.0,

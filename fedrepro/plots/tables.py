@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from fedrepro.plots.frames import by_cell, ordered, require, scale_of
+from fedrepro.plots.keys import Key
 from fedrepro.plots.looks import INK, LOOKS, PALE, PAPER, Look, look
 from fedrepro.plots.short import (
     coloured,
@@ -27,10 +28,10 @@ FILLS = {"": "full", "paper": "full", "short": "left", "smoke": "bottom"}  # of 
 
 
 def central_line(source: str) -> dict[str, Any]:
-    """Return how centralised training is drawn: dashed grey for the paper's, a solid line for ours."""
+    """Return how centralised training is drawn: dashed grey for the paper's, a solid black line for ours."""
     if source == "paper":
         return {"color": PAPER, "linestyle": (0, (2, 2)), "linewidth": 1.4}
-    return {"color": LOOKS["Centralized"].colour, "linestyle": "-", "linewidth": 1.8}
+    return {"color": INK, "linestyle": "-", "linewidth": 1.4}
 
 
 def described(cells: pd.DataFrame, source: str, join: str) -> str:
@@ -87,13 +88,13 @@ def source_handles(
     sources: list[str], cells: pd.DataFrame, join: str, found: pd.DataFrame | None = None
 ) -> list[Line2D]:
     """Return the legend's handles for the sources, drawn as `points` and `gain_points` draw them."""
-    handles = []
+    handles: list[Line2D] = []
     for source in sources:
         if found is not None and len(found) and scale_of(source) == "short":
             handles.append(gain_handle(source, found))
             continue
         paper = source == "paper"
-        handle = Line2D([], [], linestyle="none", marker="o", label=described(cells, source, join))
+        handle = Key([], [], linestyle="none", label=described(cells, source, join))
         handle.set(color=PAPER if paper else INK, markerfacecolor="none" if paper else INK)
         handle.set(markersize=8.5 if paper else 5.5, fillstyle=FILLS[scale_of(source)])
         handle.set_markerfacecoloralt("white")
@@ -145,7 +146,8 @@ def methods(cells: pd.DataFrame, *, title: str = "", looks: Mapping[str, Look] =
         for network, mean, source in zip(central["network"], central["mean"], central["source"]):
             if network in networks:
                 place = networks.index(network)
-                axes.hlines(mean, place - 0.44, place + 0.44, **central_line(source))
+                start = -0.44 if source == "paper" else 0.0  # ours hides no more than half of the paper's
+                axes.hlines(mean, place + start, place + 0.44, **central_line(source))
         axes.set(title=panel, ylabel="test accuracy (%)" if column == 0 else "")
         axes.tick_params(labelleft=column == 0, labelbottom=across or row == len(panels) - 1)
     if first is not None:
@@ -207,7 +209,8 @@ def alpha_sweep(
         cells: columns dirichlet_alpha, network, mean, std, runs, source, as in `methods`; instead of the
             first two, row ("alpha=0.5") and column (the network) will do.
         references: label -> {network: accuracy in percent}, dashed lines; a label that starts with a method's
-            name, such as "FedAvg (paper)", has that method's colour.
+            name, such as "FedAvg (paper)", has that method's colour; one that ends with "(short)" stands beside
+            the short runs.
         title: above the figure.
 
     Raises:
@@ -247,8 +250,8 @@ def alpha_sweep(
         axes.margins(x=0.12)
         axes.set_ylabel("test accuracy (%)")
         ends: list[End] = []
-        for text, values in (references or {}).items() if part is full else ():
-            if network in values:
+        for text, values in (references or {}).items():
+            if network in values and text.endswith("(short)") == (part is short):
                 name = max((name for name in LOOKS if text.startswith(name)), key=len, default="")
                 colour = LOOKS[name].colour if name else INK
                 axes.axhline(values[network], color=colour, linestyle=(0, (4, 2)), linewidth=1.0, zorder=1)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Polygon
 from matplotlib.tri import Triangulation
 
+from fedrepro.core.digits import fixed
 from fedrepro.plots.frames import ordered, require
 from fedrepro.plots.looks import INK, QUIET, SIX
 from fedrepro.plots.style import Picture, drawn, heading, note
@@ -130,7 +131,7 @@ def _triangle(
         )
     for corner, (name, (x, y)) in enumerate(zip(corners, CORNERS)):
         alone = np.flatnonzero(points[:, corner] > 1 - 1e-6)
-        text = f"{name}\n{accuracy[alone[0]]:.1f} %" if len(alone) else name
+        text = f"{name}\n{fixed(accuracy[alone[0]], 1)} %" if len(alone) else name
         axes.annotate(
             text,
             (x, y),
@@ -151,7 +152,7 @@ def _triangle(
         "o",
         markersize=8,
         markerfacecolor="white",
-        label=f"FedAvg {accuracy[average]:.1f} %",
+        label=f"FedAvg {fixed(accuracy[average], 1)} %",
         **edge,
     )
     axes.plot(
@@ -159,7 +160,7 @@ def _triangle(
         "*",
         markersize=13,
         markerfacecolor=SIX[2],
-        label=f"best point {accuracy[best]:.1f} %",
+        label=f"best point {fixed(accuracy[best], 1)} %",
         **edge,
     )
     axes.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.02, 0.9))

@@ -89,6 +89,11 @@ def test_what_is_no_formula_stays_as_it_is() -> None:
     assert mathml(r"\sqrt", "inline") == r"<code>\sqrt</code>"
     assert mathml("x < ^", "inline") == "<code>x &lt; ^</code>"
     assert mathml(r"\nosuchcommand x", "inline") == r"<code>\nosuchcommand x</code>"
+    norm = mathml(r"\frac{1}{2} \lVert w \rVert^2", "block")  # bars no higher than what they enclose
+    assert norm.count('<mo stretchy="false">&#x02016;</mo>') == 2
+    assert "<mo>&#x0223C;</mo>" in mathml(r"w \sim p", "inline")
+    assert "<mn>&#x1D7CF;</mn>" in mathml(r"\alpha \mathbf{1}_S", "inline")
+    assert '<mi>log</mi><mspace width="0.17em"/>' in mathml(r"\log p", "inline")
     assert "&#x0230A;" in mathml(r"\left\lfloor x \right\rfloor", "inline")
 
 
