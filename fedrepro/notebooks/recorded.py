@@ -4,7 +4,7 @@ Both are made of records and never of the session, so they are the same at every
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from fedrepro.notebooks import given
 from fedrepro.notebooks.lines import Lines
 from fedrepro.papers import Item, Paper
 from fedrepro.report import verdict
+from fedrepro.runs import record
 from fedrepro.runs.rows import FIRST
 
 WIDEST = 760  # of a picture on a page, in its pixels
+OWN, BY = "mean of probabilities", "accuracy by "
 # What became of claims, said so that it needs no explanation.
 MEANT = {
     "holds": ("holds", "hold", ""),
@@ -138,6 +140,31 @@ def gains(item: str) -> pd.DataFrame:
     columns = ["claim", "A", "B", "A − B, points", "90 % interval", "seeds", "of them A above B"]
     made = pd.DataFrame(lines, columns=columns).set_index("claim")
     return Lines(made if (made["90 % interval"] != "").any() else made.drop(columns="90 % interval"))
+
+
+def ways(item: str, scale: str, rows: Mapping[str, str], column: str) -> pd.DataFrame:
+    """Return what recorded runs reach, and what their models reach combined otherwise (`methods.measures`).
+
+    Args:
+        item: such as "fedbe/paper_vs_code".
+        scale: of the records.
+        rows: row -> the name under which it is shown.
+        column: of all of them.
+
+    Returns:
+        Columns name, way ("mean of probabilities" is the run's own), seed, accuracy; no line without records.
+    """
+    key, columns = given.item_of(item).key, ["name", "way", "seed", "accuracy"]
+    found = [pd.DataFrame(columns=columns)]
+    for folder in folders():
+        own = record.read(folder, key, scale).assign(accuracy=lambda table: table["result"], way=OWN)
+        other = record.read_measures(folder, key, scale).assign(accuracy=lambda table: table["value"])
+        other = other[other["measure"].str.startswith(BY)].assign(way=other["measure"].str.removeprefix(BY))
+        for row, name in rows.items():
+            for lines in (own, other):
+                here = lines[(lines["row"] == row) & (lines["column"] == column)]
+                found.append(here.assign(name=name)[columns])
+    return pd.concat([part for part in found if len(part)] or found[:1], ignore_index=True)
 
 
 class _Places:

@@ -14,6 +14,7 @@ from fedrepro.plots.style import Picture, shades, style
 from fedrepro.plots.sweep import sweep
 from fedrepro.plots.tables import alpha_sweep, methods
 from fedrepro.plots.toy import confidence, simplex
+from fedrepro.plots.ways import ways
 
 __all__ = [
     "LOOKS",
@@ -37,4 +38,5 @@ __all__ = [
     "style",
     "sweep",
     "varied",
+    "ways",
 ]

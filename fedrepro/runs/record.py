@@ -196,6 +196,13 @@ def read(folder: Path, item: str, scale: str, *, rounds: bool = False) -> pd.Dat
     return found[folder / item / name].copy() if folder / item / name in found else empty
 
 
+def read_measures(folder: Path, item: str, scale: str) -> pd.DataFrame:
+    """Read the further measures of an item's runs, a line each; an empty table if there are none."""
+    found = _whole(folder / item, scale)
+    path = folder / item / f"{scale}_measures.csv"
+    return found[path].copy() if path in found else pd.DataFrame(columns=MEASURE_COLUMNS)
+
+
 def read_hits(folder: Path, item: str, scale: str) -> pd.DataFrame:
     """Read which test images an item's runs got right (`metrics.unpacked`); an empty table if there are none."""
     found = _whole(folder / item, scale)
