@@ -15,7 +15,7 @@ from fedrepro.core.setting import Setting
 from fedrepro.papers import reported
 from fedrepro.papers.claims import Claim, Key
 from fedrepro.papers.reading import LAST, Reading
-from fedrepro.papers.said import Said
+from fedrepro.papers.said import Said, joined
 
 SCALES = ("smoke", "short", "paper")
 KINDS = ("stated", "assumed")
@@ -248,7 +248,7 @@ class Paper:
                     said.add(kind, rule[kind], _labels(rule))
         for name, every in for_some.items():
             kinds, sources = found.get(name, ["", ""])
-            for one in every.values():
+            for one in joined(every.values()):
                 kinds = kinds if one.kind in kinds else ", ".join(filter(None, (kinds, one.kind)))
                 sources = "; ".join(filter(None, (sources, str(one))))
             found[name] = [kinds, sources]

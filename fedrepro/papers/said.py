@@ -1,5 +1,6 @@
 """What a paper's rules say of a value, gathered."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -22,3 +23,11 @@ class Said:
         labels = list(dict.fromkeys(self.labels))
         every = " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))
         return f"for {every} {self.kind}: {self.source}"
+
+
+def joined(every: Iterable[Said]) -> list[Said]:
+    """Return what is said of several values, those of one source together."""
+    found: dict[tuple[str, str], Said] = {}
+    for one in every:
+        found.setdefault((one.kind, one.source), Said(one.kind, one.source)).labels.extend(one.labels)
+    return list(found.values())

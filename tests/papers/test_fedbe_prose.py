@@ -247,10 +247,10 @@ SAID = {
     "figure3_samples": "FedBE without samples is last, and more than five do not help",
     "figure4_public_size": "FedBE is above FedAvg with each number of\npublic images, by less than two points",
     "figure5_local_decay": "the decay within a round costs accuracy at each learning rate, 1.9 points at 0.01",
-    "figure6_round_decay": "they point the other way at both degrees",
+    "figure6_round_decay": "The short runs (one seed) point the other way at both degrees",
     "figure7_weight_decay": "weight decay raises the accuracy in all four pairs, by less than a point",
     "table3_public_data": "the three kinds of public images end within a point of each other",
-    "table4_momentum": "far above FedAvgM, by less than a point above FedProx",
+    "table4_momentum": "far above FedAvgM; half a point above FedProx is within the noise",
     "table5_cifar100": "FedAvg and FedBE end alike, near 13 %",
     "table7_stragglers": "hardly helps without stragglers (+0.10 points), and with them it ends 2.65 points below",
 }
@@ -289,7 +289,7 @@ def borne_out(item: str) -> bool:
         return max(found.values()) - min(found.values()) < 1
     if item == "table4_momentum":
         gains = [row[f"Step/FedBE + {name}"] - row[f"Step/{name}"] for name in ("FedAvgM", "FedProx")]
-        return gains[0] > 3 and 0 < gains[1] < 1
+        return gains[0] > 3 and abs(gains[1] - 0.5) < 0.1
     if item == "table5_cifar100":
         return max(found.values()) - min(found.values()) < 0.5 and {round(value) for value in found.values()} == {
             13
