@@ -115,8 +115,8 @@ def gains(item: str) -> pd.DataFrame:
     They are of the largest scale at which both sides of one of them are recorded.
 
     Returns:
-        Columns claim (its id), A, B (their cells), "A − B, points", "90 % interval" (where there are two seeds or
-        more), seeds, "of them A above B" (a tie is a half).
+        Columns claim (its id, and its margin if it has one), A, B (their cells), "A − B, points", "90 % interval"
+        (where there are two seeds or more), seeds, "of them as claimed" (a tie is a half).
         No lines where nothing is recorded. Runs of one pair on two machines are told at their seeds.
 
     Raises:
@@ -128,7 +128,7 @@ def gains(item: str) -> pd.DataFrame:
     places = _Places(paper, scale)
     lines = [
         (
-            one.claim,
+            one.claim + (f" (by {one.margin:g})" if one.margin else ""),
             *_sides(one.cells, found.name),
             signed(one.mean, 2),
             "" if one.seeds == 1 else f"{signed(one.low)} to {signed(one.high)}",
@@ -137,7 +137,7 @@ def gains(item: str) -> pd.DataFrame:
         )
         for one in known
     ]
-    columns = ["claim", "A", "B", "A − B, points", "90 % interval", "seeds", "of them A above B"]
+    columns = ["claim", "A", "B", "A − B, points", "90 % interval", "seeds", "of them as claimed"]
     made = pd.DataFrame(lines, columns=columns).set_index("claim")
     return Lines(made if (made["90 % interval"] != "").any() else made.drop(columns="90 % interval"))
 
@@ -239,15 +239,18 @@ def _precisions(paper: Paper, item: Item, scale: str) -> str:
 
 
 def _contrasts(paper: Paper, item: Item) -> tuple[str, list[Any]]:
-    """Return the contrasts of an item's claims that say no more than that one cell is above another.
+    """Return the contrasts of an item's claims that one cell is above another, maybe by a margin: A − B as it is.
 
-    They are of the largest scale that has any, which is returned as well: "" for none.
+    They are of the largest scale that has any, which is returned as well: "" for none. `share` stays the part of
+    the seeds on which A is above B by the margin.
     """
-    plain = {one.id for one in paper.claims if one.kind == "greater" and not one.margin}
-    for scale in ("paper", "short") if plain else ():
+    margins = {one.id: one.margin for one in paper.claims if one.kind == "greater"}
+    for scale in ("paper", "short") if margins else ():
         found = verdict.contrasts(paper, scale, folders(), item.name)
-        if len(found := found[found["claim"].isin(plain)]):
-            return scale, list(found.itertuples())
+        if len(found := found[found["claim"].isin(list(margins))]):
+            margin = found["claim"].map(margins)
+            moved = {name: found[name] + margin for name in ("mean", "low", "high")}
+            return scale, list(found.assign(**moved, margin=margin).itertuples())
     return "", []
 
 

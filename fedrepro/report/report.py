@@ -32,7 +32,8 @@ interval lies inside the margin, half of the effect that the table is about (one
 more), and the gap does not differ from zero. “reproduced, with a difference”: inside, but different from zero.
 “off”: different, and not inside. “cannot tell”: neither, with the number of further seeds that could tell.
 Where a spread is not known, that of other seeds stands in. “tuned”: the setting was chosen by the paper's
-number. Cells that show the same runs have one verdict and count once."""
+number. Cells that show the same runs have one verdict and count once; only the numbers beside an item's name count
+each of its cells."""
 HONEST = """Smoke and short runs are no reproductions. Smoke runs use other, tiny data to show that all works;
 short runs use fewer images, rounds or epochs than the paper. Their numbers have tables of their own, and no
 verdict ever rests on them."""
@@ -176,6 +177,8 @@ def _origin(found: Sequence[pd.DataFrame]) -> str:
     number = len(every[named].drop_duplicates(["key", "seed"])) + int((~named).sum())
     made = f"Made from the records of {_many(number, 'run')}, the newest of {every['date'].max()}"
     facts = [f"{name} {_listed(every[name])}" for name in ("commit", "torch", "device")]
+    if (commits := every["commit"].nunique()) > 3:
+        facts[0] = f"{commits} commits, told at each item"
     return f"{'; '.join([made, *facts])}."
 
 

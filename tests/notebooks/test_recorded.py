@@ -77,6 +77,28 @@ def test_gains_are_of_the_largest_scale_that_has_both_sides(folder: Path) -> Non
     )  # no interval of one seed
 
 
+def test_a_claim_with_a_margin_has_the_difference_itself(folder: Path) -> None:
+    folders, item = folder.parents[1], "fedbe/figure5_local_decay"
+    setting = papers.load("fedbe").cells("figure5_local_decay", "short")[0].setting
+    values = pd.DataFrame(
+        {"row": ["FedAvg, no decay", "FedAvg, decay of 0.99 a step"], "result": [44.0, 42.5]},
+    ).assign(column="learning rate 0.01", seed=0)
+    record.write_values(folders, item, "short", values, setting, provenance("cpu"))
+    (line,) = recorded.gains(item).itertuples()
+    assert (line.Index, line[3], line[5]) == ("decay-within-a-round-hurts (by 2)", "+1.50", "0")
+    assert "learning rate 0.01: +1.50 (1 seed)." in recorded.answer(item)
+
+
+def test_ways_are_those_of_recorded_runs() -> None:
+    rows = {"1-Ensemble trained as in the code": "code", "1-Ensemble as in the paper": "paper", "none": "none"}
+    found = recorded.ways("fedbe/paper_vs_code", "paper", rows, "ConvNet")
+    by = found[found["seed"] == 0].set_index(["name", "way"])["accuracy"]
+    assert list(dict.fromkeys(found["name"])) == ["code", "paper"]
+    assert (by["code", recorded.OWN], by["code", "vote, ties in order"]) == (53.90, 23.10)
+    assert by["paper", "mean of logits"] == 63.82
+    assert recorded.ways("fedbe/paper_vs_code", "paper", {"none": "none"}, "ConvNet").empty
+
+
 def test_a_pair_of_two_machines_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paper, folders = papers.load("fedbe"), folder.parents[1]
     setting = paper.cells("table5_cifar100", "short")[0].setting

@@ -5,7 +5,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.notebooks import tables
-from fedrepro.notebooks.lines import BESIDE, UNREAD
+from fedrepro.notebooks.lines import BESIDE, UNREAD, Claimed, Lines
 from fedrepro.notebooks.reads import ORDER, reads
 from fedrepro.report import verdict
 from fedrepro.report.cells import grid, judged, names_of, ours, printed
@@ -162,6 +162,20 @@ def test_points_carry_the_numbers_of_their_seeds() -> None:
     assert found["recorded (short)", "Step/FedAvg", "A"] == {0: 39.0, 1: 41.0}
     assert found["recorded (short)", "Step/FedBE", "B"] == {"0 bfloat16": 40.0}
     assert found["paper", "Step/FedAvg", "A"] is None
+
+
+def test_sentences_stack_on_a_phone_and_words_are_explained_where_they_occur() -> None:
+    numbers, sentences = (
+        Lines({"a": ["1"]}),
+        Lines({"a": ["a sentence of more characters than fit beside others on a phone"]}),
+    )
+    assert 'class="long"' in numbers._repr_html_()
+    assert "data-label" not in numbers._repr_html_()
+    assert 'class="long stacked"' in sentences._repr_html_()
+    assert '<td data-label="a">' in sentences._repr_html_()
+    claimed = Claimed({"text": ["A is above B."], "paper": ["partly run"], "short": ["holds"]})._repr_html_()
+    assert "partly run: some of the cells" in claimed
+    assert "number lost" not in claimed
 
 
 def test_the_settings_as_text_have_no_padding() -> None:

@@ -340,4 +340,8 @@ def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
     assert "weight decay" not in table["model"]["source"]  # a rule's reason is about what it sets
     assert "for 1-Ensemble stated: 5.1, Baselines" in table["rounds"]["source"]
     assert "for Centralized assumed: " in table["rounds"]["source"]
+    said = sources("paper_vs_code")["local_epochs"]["source"]
+    assert said.count("5.1, Baselines: one round, 200 local epochs") == 1  # of eleven rows with this value
+    assert "1-Ensemble repeated draws" in said
+    assert "generator" not in said  # that row's reason is about other values
     assert "for 0.1, 0.5, 1 and 2 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]

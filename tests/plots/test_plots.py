@@ -10,8 +10,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from fedrepro import papers, plots
@@ -158,6 +160,7 @@ def gallery() -> list[Figure]:
         plots.bars(pd.DataFrame({"label": ["plain"], "value": [3.0]}), unit="images/s", title=LONG, remark=LONG),
         plots.confidence(bins(2).assign(data="a data set with a long name"), title=LONG),
         plots.round_drawing(FEDBE, title=LONG),
+        plots.ways(ways(), {"Step": 60.5}, title=LONG, scale="short"),
     ]
 
 
@@ -484,6 +487,48 @@ def test_seeds_draws_no_interval_from_one_seed() -> None:
     figure = plots.seeds(pd.DataFrame({"name": ["FedAvg"], "seed": [0], "accuracy": [64.0]}), scale="smoke")
     assert "64.0" in texts(figure)
     assert not says(figure, "interval")
+    assert says(figure, "one run")
+    assert not panels(figure)[0].findobj(PathCollection)  # the run is drawn once, as the mean
+
+
+def test_equal_seeds_have_no_interval() -> None:
+    figure = plots.seeds(pd.DataFrame({"name": "FedAvg", "seed": [0, 1], "accuracy": 64.05}))
+    assert "64.1" in texts(figure)
+
+
+def ways() -> pd.DataFrame:
+    rows = [("Step", "mean", 0, 60.0), ("Step", "vote", 0, 50.0), ("Dirichlet", "mean", 0, 58.0)]
+    return pd.DataFrame(rows, columns=["name", "way", "seed", "accuracy"])
+
+
+def test_ways_draws_a_mark_per_row_and_way_beside_the_papers_value() -> None:
+    figure = plots.ways(ways(), {"Step": 60.5, "Centralized": 84.0}, title="Combined")
+    (axes,) = panels(figure)
+    drawn = [(float(bars.lines[0].get_xdata()[0]), bars.lines[0].get_marker()) for bars in axes.containers]
+    assert [x for x, _ in drawn] == [60.0, 50.0, 58.0]
+    assert drawn[0][1] == drawn[2][1] != drawn[1][1]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Step", "Dirichlet"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean", "vote"]
+    assert says(figure, "paper 60.5")
+    assert not says(figure, "paper 84.0")
+    two = pd.concat([ways(), ways().assign(seed=1, accuracy=lambda table: table["accuracy"] + 2)])
+    ends = panels(plots.ways(two))[0].containers[0].lines[2][0].get_segments()[0][:, 0]
+    assert ends == pytest.approx([61 - 6.3138, 61 + 6.3138], abs=1e-3)  # t(0.95, 1) sqrt(2) / sqrt(2)
+
+
+def test_keys_of_sources_have_no_methods_shape_alone() -> None:
+    figure = plots.methods(pd.concat([cells(), cells("recorded (paper)")]))
+    with plots.style():
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    keys = [line.get_marker() for line in legend.findobj(Line2D)][-6:]
+    assert keys == ["^", "s", "D"] * 2  # those of the paper and of the record
+
+
+def test_a_sweep_may_show_accuracies_of_short_runs() -> None:
+    (own,) = panels(draw(seeded(varied()), above=False))
+    assert own.get_ylabel() == "test accuracy (%)"
+    assert len(own.containers) == 2  # FedAvg's line as well
 
 
 @pytest.mark.parametrize(
@@ -498,6 +543,7 @@ def test_seeds_draws_no_interval_from_one_seed() -> None:
         (plots.alpha_sweep, sweep().drop(columns="network"), "network"),
         (plots.confidence, bins().drop(columns="incorrect"), "incorrect"),
         (plots.seeds, pd.DataFrame({"name": ["FedAvg"], "accuracy": [64.0]}), "seed"),
+        (plots.ways, ways().drop(columns="way"), "way"),
     ],
 )
 def test_missing_columns_are_named(draw: Any, frame: pd.DataFrame, missing: str) -> None:
@@ -625,6 +671,7 @@ def test_of_two_variants_of_a_method_the_second_is_dashed() -> None:
     assert one.get_color() == other.get_color() == plots.LOOKS["FedBE"].colour
     assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
     assert one.get_markerfacecolor() != other.get_markerfacecolor()
+    assert other.get_fillstyle() == "full"  # open as in the legend, with no line through it
 
 
 def test_a_sweep_has_a_panel_per_value() -> None:
@@ -647,6 +694,8 @@ def test_shades_are_looks_for_further_names() -> None:
     assert len({looks[name].colour for name in ("CIFAR-100", "photos")}) == 2
     assert len({looks[name].marker for name in ("CIFAR-100", "photos")}) == 2
     assert set(looks) == {"CIFAR-100", "photos", *plots.LOOKS}
+    mixed = plots.shades(["v-Distillation", "CIFAR-100", "photos"])  # a square already
+    assert len({mixed[name].marker for name in ("v-Distillation", "CIFAR-100", "photos")}) == 3
     with pytest.raises(ValueError, match="at most 10"):
         plots.shades([str(n) for n in range(11)])
 
