@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrepro.bench.timing import precision_of
+from fedrepro.cli.elsewhere import Found, elsewhere
 from fedrepro.cli.planned import Wanted, absence, absent, named, needs, planned
 from fedrepro.core import paths
 from fedrepro.federation.desk import STOPPED
@@ -170,13 +171,23 @@ def results(done: Done) -> None:
 
 
 def write(folder: Path, done: Done, scale: str, *, quietly: bool = False) -> bool:
-    """Write the records of finished runs, item by item, and tell the files; returns whether all were written."""
-    by_item: dict[str, list] = {}
+    """Write the records of finished runs, item by item, and tell the files; returns whether all were written.
+
+    Where another item's records hold another result of one of these runs, they take over the new one.
+    """
+    by_item: dict[str, list[Found]] = {}
     for cell, _, outcome in done:
         if outcome.record is not None:
             by_item.setdefault(cell.item, []).append((cell, outcome.key, outcome.record))
     refused = False
-    for item, found in by_item.items():
+    try:
+        further = dict(elsewhere(folder, by_item, scale))
+    except ValueError as error:
+        print(f"not looked for in other items: {error}", file=sys.stderr)
+        refused, further = True, {}
+    for item, found in further.items():
+        print(f"{item} has {len(found)} of these runs with other results, which give way: draw its figures anew")
+    for item, found in (by_item | further).items():
         try:
             written = record.write(folder, item, scale, found)
         except (ValueError, OSError) as error:  # the others are written all the same

@@ -241,3 +241,26 @@ def test_a_terminal_of_ascii_gets_a_question_mark(call: Call, monkeypatch: pytes
     assert call("run", TABLE, *GOOD).code == 0
     out.seek(0)
     assert "seeds  mean ? std" in out.read()
+
+
+def test_another_item_with_another_result_of_the_same_run_takes_over_the_new_one(
+    call: Call, tmp_path: Path
+) -> None:
+    other, figures = "fedbe/table7_stragglers", tmp_path / "figures"
+    call("run", other, "--only", "ConvNet,Normal,FedAvg", "--record")
+    made = record.read(figures, other, "smoke")
+    cells = papers.load("fedbe").cells("table7_stragglers", "smoke")
+    (cell,) = [cell for cell in cells if (cell.row, cell.column) == ("Normal/FedAvg", "ConvNet")]
+    store = Store()
+    (key,) = made["key"]
+    known = store.record(key)
+    assert known is not None
+    changed = known | {"rows": [row | {"accuracy": 1.25} for row in known["rows"]], "result": 1.25}
+    record.write(figures, other, "smoke", [(cell, key, changed)])  # as another machine would have made it
+    assert list(record.read(figures, other, "smoke")["result"]) == [1.25]
+    answer = call("run", TABLE, *GOOD, "--record")
+    assert f"{other} has 1 of these runs with other results, which give way: draw its figures anew\n" in answer.out
+    assert list(record.read(figures, other, "smoke")["result"]) == list(made["result"])
+    again = call("run", TABLE, *GOOD, "--record")
+    assert "give way" not in again.out
+    assert other not in again.out

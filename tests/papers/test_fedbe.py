@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedrepro import papers
+from fedrepro.core import paths
 from fedrepro.core.setting import Setting
 from fedrepro.data.data import DATASETS
 from fedrepro.federation.assemble import split
 from fedrepro.methods import catalogue as methods
 from fedrepro.papers import SCALES, Cell
+from fedrepro.runs import record
 from fedrepro.stages.rates import round_factor
 
 FEDBE = papers.load("fedbe")
@@ -345,3 +348,12 @@ def test_sources_are_those_of_the_rules_that_set_the_values() -> None:
     assert "1-Ensemble repeated draws" in said
     assert "generator" not in said  # that row's reason is about other values
     assert "for 0.1, 0.5, 1 and 2 stated: Table 8" in sources("table8_dirichlet")["dirichlet_alpha"]["source"]
+
+
+@pytest.mark.parametrize("scale", ["short", "paper"])
+def test_a_recorded_run_has_one_result_in_all_items(scale: str) -> None:
+    tables = [record.read(paths.recorded_folder(), f"fedbe/{item}", scale) for item in papers.load("fedbe").items]
+    runs = pd.concat([table[["key", "seed", "precision", "accuracy", "split"]] for table in tables if len(table)])
+    several = runs.dropna(subset=["accuracy"]).groupby(["key", "seed", "precision"])["accuracy"].nunique()
+    assert len(several) > 4
+    assert list(several.index[several > 1]) == []
