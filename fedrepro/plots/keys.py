@@ -24,10 +24,10 @@ class _Handler(HandlerLine2D):
         xdescent, ydescent, width, height, _, transform = place
         marks: list[Artist] = []
         for number, shape in enumerate(SHAPES):
-            at = width * (number + 0.5) / len(SHAPES) - xdescent
+            at = width * number / (len(SHAPES) - 1) - xdescent
             mark = Line2D([at], [height / 2 - ydescent])
             mark.update_from(orig_handle)
-            mark.set(marker=shape, markersize=min(5.0, orig_handle.get_markersize()), linestyle="none")
+            mark.set(marker=shape, markersize=min(4.5, orig_handle.get_markersize()), linestyle="none")
             mark.set_transform(transform)
             marks.append(mark)
         return marks
