@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedrepro.federation.federation import Federation
 from fedrepro.kernels.step import Sgd, Step
 from fedrepro.notebooks import toy
 from fedrepro.notebooks.exercises import check
-from fedrepro.stages.combine import sharpen
+from fedrepro.stages.combine import MeanOfProbabilities, sharpen
 from fedrepro.stages.round import Round
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,10 @@ def by_hand() -> dict[str, Any]:
     probabilities = torch.rand(16, 6, 3, generator=draw).softmax(-1)
     return {
         "torch": torch, "check": check, "mix": mix, "sharpen": sharpen, "sgd": Step(rule=Sgd(momentum=0.9)),
-        "clients": clients, "probabilities": probabilities,
+        "clients": clients, "probabilities": probabilities, "network": None, "public": None,
+        # whose softmax are the clients' probabilities
+        "plain": SimpleNamespace(predict=lambda network, stack, data: probabilities[1:6].log()),
+        "MeanOfProbabilities": MeanOfProbabilities,
     }  # fmt: skip
 
 
