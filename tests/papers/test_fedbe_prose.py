@@ -173,6 +173,13 @@ def test_what_is_said_of_the_toy_is_its_record() -> None:
     assert (table["Best of the simplex"] > average).all()
     sure = recorded("figure8_confidence", "paper").pivot(index="seed", columns="row", values="result")
     assert (sure["Clients, right among confident"] < sure["Samples, right among confident"]).all()
+    alone, together = points([sure["Samples"].mean(), ensemble.mean()])
+    told = f"a sampled model is right on {alone} % of the test points"
+    assert told in prose("figure1_simplex")
+    ahead = (ensemble > sure["Samples"]).sum()
+    assert f"the ten together on {together} %; on {ahead} of 20 seeds the ensemble is" in prose("figure1_simplex")
+    roll = (ROOT / "notebooks/tutorials/02_ensembles_on_a_swiss_roll.ipynb").read_text("utf-8")
+    assert f"Over 20 seeds it is above FedAvg on {(ensemble > average).sum()} (" in roll
     both = pd.read_csv(ROOT / "figures/fedbe/figure8_confidence/figure8_both_short.csv")
     confident = both[(both["data"] == "CIFAR-10, Step") & (both["low"] > 0.79)].groupby("group")
     wrong = confident["incorrect"].sum() / (confident["correct"].sum() + confident["incorrect"].sum())
