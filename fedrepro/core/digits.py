@@ -17,7 +17,12 @@ def fixed(value: float, places: int) -> str:
     return f"{abs(rounded) if rounded == 0 else rounded:.{places}f}"
 
 
+def plain(value: float, places: int = 1) -> str:
+    """Return a number as it is printed, with a minus that is one: "84.1", "−0.3"."""
+    return fixed(value, places).replace("-", "−")
+
+
 def signed(value: float, places: int = 1) -> str:
     """Return a number with its sign, a minus as one is printed: "+1.2", "−0.3", "+0.0"."""
-    text = fixed(value, places)
-    return text.replace("-", "−") if text.startswith("-") else f"+{text}"
+    text = plain(value, places)
+    return text if text.startswith("−") else f"+{text}"

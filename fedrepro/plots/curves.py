@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedrepro.core.digits import fixed, signed
+from fedrepro.core.digits import fixed, plain, signed
 from fedrepro.plots.frames import by_cell, interval, ordered, require
 from fedrepro.plots.looks import INK, LOOKS, PAPER, Look, look
 from fedrepro.plots.style import End, Picture, drawn, heading, ink, label_ends, note
@@ -182,7 +182,7 @@ def seeds(
             markersize=5.5,
             zorder=3,
         )
-        said = _said(values.mean(), half, signed if origin is not None else _plain)  # differences have a sign
+        said = _said(values.mean(), half, signed if origin is not None else plain)  # differences have a sign
         axes.text(1.02, place + 0.24, said, transform=axes.get_yaxis_transform(), va="center", color=ink(colour))
         if name in (paper or {}):
             value = (paper or {})[name]
@@ -222,7 +222,3 @@ def _said(mean: float, half: float, text: Callable[[float], str]) -> str:
     """Return a mean with its interval, as text: "64.0 [59.0, 69.0]"."""
     around = "" if np.isnan(half) else f" [{text(mean - half)}, {text(mean + half)}]"
     return f"{text(mean)}{around}"
-
-
-def _plain(value: float) -> str:
-    return fixed(value, 1).replace("-", "−")

@@ -36,9 +36,8 @@ def shades(names: Sequence[str]) -> Mapping[str, Look]:
     taken = {LOOKS[name].marker for name in names if name in LOOKS}
     free = [marker for marker in markers if marker not in taken]
     further = [name for name in names if name not in LOOKS]
-    return {name: Look(to_hex(c), m, "-") for name, c, m in zip(further, colours, free, strict=False)} | dict(
-        LOOKS
-    )
+    new = {name: Look(to_hex(c), m, "-") for name, c, m in zip(further, colours, free, strict=False)}
+    return new | dict(LOOKS)
 
 
 @contextmanager

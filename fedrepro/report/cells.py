@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.core.digits import fixed, signed
+from fedrepro.core.digits import plain, signed
 from fedrepro.papers.metrics import METRICS
 from fedrepro.report.verdict import decimals
 
@@ -78,8 +78,8 @@ def number(mean: float, std: float, places: tuple[int, int]) -> str:
     """Return "74.5 ± 0.5", or "" where the mean is not known."""
     if not math.isfinite(mean):
         return ""
-    spread = f" ± {fixed(std, places[1])}" if math.isfinite(std) else ""
-    return f"{fixed(mean, places[0])}{spread}".replace("-", "−")
+    spread = f" ± {plain(std, places[1])}" if math.isfinite(std) else ""
+    return f"{plain(mean, places[0])}{spread}"
 
 
 def of_paper(cell: Cell, places: Mapping[str, tuple[int, int]]) -> str:
