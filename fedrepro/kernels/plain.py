@@ -14,7 +14,8 @@ from fedrepro.core.stack import Stack, concatenate, flat
 from fedrepro.data.data import Data
 from fedrepro.kernels.batches import BatchPlan, check_rates, cuts
 from fedrepro.kernels.inputs import inputs
-from fedrepro.kernels.step import EVERYTHING, Adam, AdamW, Proximal, Rule, Sgd, Step, unknown
+from fedrepro.kernels.optimizers import optimizer_of, resume, slots_of
+from fedrepro.kernels.step import EVERYTHING, Proximal, Step, unknown
 from fedrepro.kernels.trained import Carried, Trained
 from fedrepro.models.architecture import Architecture
 
@@ -114,9 +115,9 @@ def train(
             slots, total = carried.slots[member], carried.total[member].clone()
             mean, collected = carried.mean[member].clone(), int(carried.collected[member])
             done = int(carried.steps[member])
-            optimizer = _optimizer(step.rule, parameters)
+            optimizer = optimizer_of(step.rule, parameters)
             if done:
-                _resume(optimizer, step.rule, parameters, [_like(parameters, start, slot) for slot in slots], done)
+                resume(optimizer, step.rule, parameters, [_like(parameters, start, slot) for slot in slots], done)
             anchors = _like(parameters, start, carried.anchor[member]) if step.rule.proximal.mu else []
             shifts = _like(parameters, start, correction[member]) if correction is not None else []
             for number, count in enumerate(counts[member]):
@@ -156,45 +157,11 @@ def train(
                     mean += (flat(parameters) - mean) / collected
             finals.append(Stack.of(module))
             held = [flat([optimizer.state[p].get(name, torch.zeros_like(p)) for p in parameters])
-                    for name in _slots(step.rule)]  # fmt: skip
+                    for name in slots_of(step.rule)]  # fmt: skip
             own = torch.stack(held) if done else slots
             counted = (carried.steps.new_tensor(number) for number in (done, collected))
             after.append(Carried(own, next(counted), total, mean, next(counted), carried.anchor[member]))
     return Trained.of(concatenate(finals), Carried.stacked(after))
-
-
-def _optimizer(rule: Rule, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimizer of a rule; its learning rate is set anew before every step."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": rule.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    if isinstance(rule, Sgd):
-        return torch.optim.SGD(groups, lr=0.0, momentum=rule.momentum)
-    assert isinstance(rule, Adam)  # `takes` has refused all others
-    make = torch.optim.AdamW if isinstance(rule, AdamW) else torch.optim.Adam
-    return make(groups, lr=0.0, betas=(rule.beta1, rule.beta2), eps=rule.eps)
-
-
-def _slots(rule: Rule) -> tuple[str, ...]:
-    """Return torch's names of what a rule carries."""
-    return ("momentum_buffer",) if isinstance(rule, Sgd) else ("exp_avg", "exp_avg_sq")
-
-
-def _resume(
-    optimizer: torch.optim.Optimizer,
-    rule: Rule,
-    parameters: list[nn.Parameter],
-    slots: list[list[Tensor]],
-    done: int,
-) -> None:
-    """Put what was carried into an optimizer that has done so many steps."""
-    if isinstance(rule, Sgd) and not rule.momentum:
-        return
-    for place, p in enumerate(parameters):
-        optimizer.state[p] = {name: held[place] for name, held in zip(_slots(rule), slots)}
-        if isinstance(rule, Adam):
-            optimizer.state[p]["step"] = torch.tensor(float(done))
 
 
 @contextmanager

@@ -131,7 +131,9 @@ def build(name: str, *, classes: int, **options: int | str) -> nn.Module:
     # On the meta device the constructors' own random initialisation draws nothing.
     with torch.device("meta"):
         module = network.make(classes=classes, **options)
-    module.to_empty(device="cpu")
+    # Not to_empty: on this device empty_like is torch's Python reference, whose first call imports sympy.
+    empty = {key: torch.empty(t.shape, dtype=t.dtype, device="cpu") for key, t in module.state_dict().items()}
+    module.load_state_dict(empty, assign=True)
     initialise(module, torch.Generator().manual_seed(0), scheme="kaiming")
     return module
 

@@ -112,11 +112,18 @@ def _sound(folder: Path, item: str, scale: str) -> pd.DataFrame:
         return pd.DataFrame(columns=record.RUN_COLUMNS)
 
 
-def damages(paper: Paper, folders: Iterable[Path]) -> dict[str, str]:
-    """Return for each item of a paper whose records cannot be read what is wrong; it names file and line."""
+def damages(paper: Paper, folders: Iterable[Path], items: Iterable[str] | None = None) -> dict[str, str]:
+    """Return for each item of a paper whose records cannot be read what is wrong; it names file and line.
+
+    Args:
+        paper: which.
+        folders: as for `records`.
+        items: short names of those that are looked at; all of them if not given.
+    """
     found: dict[str, str] = {}
+    items = list(dict.fromkeys([*paper.items, *paper.reported["item"]] if items is None else items))
     for folder in folders:
-        for item in dict.fromkeys([*paper.items, *paper.reported["item"]]):
+        for item in items:
             for scale in SCALES:
                 try:
                     record.read(folder, f"{paper.name}/{item}", scale)

@@ -276,9 +276,10 @@ def _seeds(paper: Paper, scale: str, folders: Sequence[Path], asked: Sequence[Cl
     Items whose records are damaged are left out.
     """
     found: dict[Key, Seeds] = {}
-    damaged = damages(paper, folders)
     needed = {key[0] for claim in asked for key in needed_cells(claim)}
-    for item in (item for item in item_names(paper) if item in needed and item not in damaged):
+    items = [item for item in item_names(paper) if item in needed]
+    damaged = damages(paper, folders, items)
+    for item in (item for item in items if item not in damaged):
         table = records(paper, item, scale, folders)
         table["result"] = table["result"].where(~censored(table))
         for (row, column), lines in table.groupby(["row", "column"]):
