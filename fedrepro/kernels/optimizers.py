@@ -16,8 +16,7 @@ def eager(kind: type[Kind]) -> type[Kind]:
 
     torch marks some of an optimizer's methods for `torch.compile`, and the first call of a marked one imports all
     of `torch._dynamo`: some 900 modules and more than a second of every process that trains. No optimizer is
-    compiled here, so the functions behind the marks are used. Hooks of optimizers and the profiler's names of
-    their steps are marks as well, and are lost.
+    compiled here, so the functions behind the marks are used. Hooks and the profiler's names of steps stay.
 
     Args:
         kind: such as `torch.optim.SGD`; its options stay as they are, and none may be `differentiable`.

@@ -61,6 +61,15 @@ def test_a_step_records_no_graph() -> None:
     assert (w.is_leaf, w.grad_fn) == (True, None)
 
 
+def test_hooks_of_steps_stay() -> None:
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer, seen = eager(torch.optim.SGD)([w], lr=0.1), []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(w.sum().item()))
+    w.sum().backward()
+    optimizer.step()
+    assert (seen, w.sum().item()) == ([2.0], pytest.approx(1.8))
+
+
 def test_training_imports_neither_torch_s_compiler_nor_sympy() -> None:
     # A second and a half of every process: of each notebook's kernel and of each command that trains.
     code = """
