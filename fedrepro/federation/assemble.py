@@ -79,6 +79,12 @@ declare(
         example=0,
         where=STEP | {"clients": 10, "major_classes": 2},
     ),
+    split_seed=Option(
+        "the seed of the split, for every run: public images and who holds what; -1 for the run's own",
+        neutral=-1,
+        example=1,
+        must=at_least(-1),
+    ),
     noise=Option("radius noise of the Swiss roll", neutral=0.1, example=0.2, where=ROLL),
     turns=Option("turns of each arm of the Swiss roll", neutral=0.6, example=1.5, where=ROLL),
     precision=Option('"float32" or "bfloat16" convolutions', neutral="float32", example="bfloat16"),
@@ -168,7 +174,7 @@ def split(setting: Setting, labels: np.ndarray, seed: int) -> tuple[list[Index],
     Args:
         setting: the partition and its sizes.
         labels: [N] labels of the training images.
-        seed: the run's seed; the split depends on it and on nothing else of the run.
+        seed: of the split, which depends on nothing else of the run.
 
     Returns:
         For each client the positions of its images, and those of the server's: "public", "validation", "core".
@@ -199,19 +205,20 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
 
     All methods see the same split, test images and initial model for the same seed: nothing here reads the
     setting's method. The test images are the same for all seeds, but for the Swiss roll's, which are drawn
-    anew.
+    anew. With a `split_seed` runs of several seeds share the split, and differ in first model and batches alone.
 
     Args:
         setting: the run's setting.
         seed: the run's seed.
         device: a torch device name on which data and networks live.
     """
+    split_seed = seed if setting.split_seed < 0 else setting.split_seed
     if setting.data == "swiss_roll":
-        parts, train, test = _roll(setting, seed, device)
+        parts, train, test = _roll(setting, split_seed, device)
         server = dict.fromkeys(("public", "validation", "core"), np.arange(0))
     else:
         train, test = datasets(setting.data, device)
-        parts, server = split(setting, train.labels.cpu().numpy(), seed)
+        parts, server = split(setting, train.labels.cpu().numpy(), split_seed)
         if setting.test_images:
             chosen, _ = partition.stratified_split(
                 test.labels.cpu().numpy(), setting.test_images, rng=numpy_generator(0, "test images")
@@ -224,7 +231,7 @@ def assemble(setting: Setting, seed: int, device: str = "cpu") -> Federation:
         first,
         train,
         tuple(torch.from_numpy(part) for part in parts),
-        public_data(setting, seed, server["public"], train),
+        public_data(setting, split_seed, server["public"], train),
         test,
         precision=setting.precision,
         validation=train.subset(server["validation"]),

@@ -124,7 +124,7 @@ class TestOf:
     def test_every_declared_range_is_held(self, name: str) -> None:
         option = OPTIONS[name]
         tried: dict[type, list[Any]] = {
-            int: [-1, 0, 1],
+            int: [-2, -1, 0, 1],
             float: [-1.0, 0.0, 1.0, 1.5, float("nan")],
             str: ["", "x"],
             bool: [False, True],

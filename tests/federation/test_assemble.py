@@ -303,6 +303,15 @@ class TestDigits:
         assert torch.equal(one.test.images, other.test.images)
         assert torch.bincount(one.test.labels, minlength=10).tolist() == [5] * 10  # stratified
 
+    def test_seeds_may_share_one_split(self, partition: str) -> None:
+        first, second = (self.make(partition, seed, split_seed=1) for seed in (0, 1))
+        own = self.make(partition, 1)
+        for here in (first, second):
+            assert all(torch.equal(a, b) for a, b in zip(here.parts, own.parts, strict=True))
+            assert torch.equal(here.public.images, own.public.images)
+        assert tiny.same(first.start(0), self.make(partition).start(0))
+        assert not tiny.same(first.start(0), second.start(1))
+
     def test_the_method_does_not(self, partition: str) -> None:
         reference = self.make(partition)
         for method in methods.METHODS:
@@ -338,6 +347,7 @@ class TestSwissRoll:
         one, same, other = (assemble(self.setting, seed) for seed in (0, 0, 1))
         assert torch.equal(one.data.images, same.data.images)
         assert not torch.equal(one.data.images, other.data.images)
+        assert torch.equal(assemble(self.setting.with_(split_seed=1), 0).data.images, other.data.images)
 
 
 class TestArchitecture:
