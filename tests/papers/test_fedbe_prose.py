@@ -143,6 +143,34 @@ def test_the_readme_s_minutes_are_those_of_the_records() -> None:
     assert found == [round(first.min()), round(first.max())]
 
 
+NETWORKS = {"convnet": "ConvNet", "resnet20": "ResNet-20", "resnet32": "ResNet-32"}
+
+
+def seeds_told(item: str, scale: str) -> str:
+    """Return of which networks an item is recorded, and with how many seeds: "ConvNet, 1 to 3 seeds"."""
+    if not (ROOT / f"figures/fedbe/{item}/{scale}.csv").exists():
+        return "not run"
+    table = recorded(item, scale)
+    models = {(cell.row, cell.column): NETWORKS[cell.setting.model] for cell in FEDBE.cells(item, scale)
+              if cell.setting.model in NETWORKS}  # fmt: skip
+    table["network"] = [models[place] for place in zip(table["row"], table["column"])]
+    counts = table.groupby(["network", "row", "column"])["seed"].nunique().groupby("network").agg(["min", "max"])
+    told = []
+    for network in filter(counts.index.__contains__, NETWORKS.values()):
+        least, most = counts.loc[network]
+        many = str(most) if least == most else f"{least} to {most}"
+        told.append(f"{network}, {many} seed{'s' * (most > 1)}")
+    return "; ".join(told)
+
+
+@pytest.mark.parametrize("item", BATCH)
+def test_the_readme_tells_how_much_of_an_item_is_recorded(item: str) -> None:
+    (line,) = (line for line in README.splitlines() if line.startswith(f"| [fedbe/{item}]"))
+    _, _, _, short, full, _ = line.split("|")
+    for shown, scale in ((short, "short"), (full, "paper")):
+        assert re.fullmatch(rf" {re.escape(seeds_told(item, scale))}(: .*)? ", shown)
+
+
 def test_v_distillation_s_ensemble_is_below_its_average_in_every_short_run() -> None:
     table = recorded("table1_methods")
     gaps = table["average_accuracy"] - table["ensemble_accuracy"]
