@@ -87,8 +87,10 @@ def spread_of(values: Sequence[float]) -> Spread | None:
     return Spread(float(np.std(values, ddof=1)), len(values) - 1.0, OWN)
 
 
-def pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
+def pooled(groups: Iterable[Sequence[float]], kind: str = "") -> Spread | None:
     """Return the spread within groups of runs, each of several seeds; None if there are none.
+
+    `kind` says in the name of the spread what the groups have in common, such as " of the same method".
 
     sqrt(sum of squared deviations from the groups' means / sum of (n - 1)). Cells differ in their spread, so it
     stands for that of another one with at most `BORROWED` degrees of freedom.
@@ -98,7 +100,7 @@ def pooled(groups: Iterable[Sequence[float]]) -> Spread | None:
     if not dof:
         return None
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in several)
-    whose = f"our seeds of {len(several)} other cell{'s' if len(several) > 1 else ''}"
+    whose = f"our seeds of {len(several)} other cell{'s' if len(several) > 1 else ''}{kind}"
     return Spread(math.sqrt(squares / dof), min(float(dof), BORROWED), whose)
 
 
@@ -144,18 +146,32 @@ def power(error: float, dof: float, margin: float) -> float:
     return max(0.0, 2 * float(special.stdtr(dof, reach)) - 1)
 
 
-def more_seeds(ours: Number, papers: Number, margin: float) -> int | None:
-    """Return how many more seeds would find a gap of zero inside the margin in 80 % of cases.
+def power_apart(error: float, dof: float, points: float) -> float:
+    """Return how often a gap that is truly `points` is found different from zero, and with its own sign."""
+    if not error:
+        return float(points != 0)
+    return 1 - float(special.nctdtr(dof, abs(points) / error, quantile(1 - LEVEL / 2, dof)))
 
-    Our spread is taken to stay as it is.
+
+def more_seeds(ours: Number, papers: Number, margin: float) -> int | None:
+    """Return how many more seeds could tell in 80 % of cases.
+
+    A gap that was seen inside the margin is planned as one of zero, to be found inside; one that was seen outside
+    as one of that size, to be found different from zero. Our spread is taken to stay as it is.
 
     Returns:
         At least 1; None if a hundred seeds are not enough, as where the paper's own number is known too badly.
     """
+    seen = ours.mean - papers.mean
     for total in range(ours.runs + 1, MOST + 1):  # from two on the spread is that of these seeds
         spread = Spread(ours.spread.std, total - 1.0, OWN)
         theirs = replace(papers, spread=spread) if papers.spread.whose == OWN else papers
         planned = measure(Number(papers.mean, total, spread), theirs)
-        if power(planned.error, planned.dof, margin) >= POWER:
+        found = (
+            power(planned.error, planned.dof, margin)
+            if abs(seen) <= margin
+            else power_apart(planned.error, planned.dof, seen)
+        )
+        if found >= POWER:
             return total - ours.runs
     return None

@@ -1,13 +1,17 @@
 """What was recorded: the runs behind each cell, those of other items that show the same number among them."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedrepro.core.metrics import unpacked
 from fedrepro.papers import SCALES, Gain, Paper
+from fedrepro.papers.gap import Spread, pooled
 from fedrepro.papers.metrics import metric
 from fedrepro.runs import record
 
@@ -132,8 +136,17 @@ def damages(paper: Paper, folders: Iterable[Path], items: Iterable[str] | None =
     return found
 
 
-def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[float]]]:
-    """Return the results of each setting of a paper with several seeds at paper scale, and the setting's key.
+@dataclass(frozen=True)
+class Scattered:
+    """The results of a setting's seeds at paper scale; its key, and its method where a cell of today has it."""
+
+    key: str
+    method: str
+    values: tuple[float, ...]
+
+
+def scattered(paper: Paper, folders: Iterable[Path]) -> list[Scattered]:
+    """Return the results of each setting of a paper with several seeds at paper scale.
 
     Only percentages: those of one item and cell each, as several cells may read one run.
     """
@@ -152,7 +165,34 @@ def scattered(paper: Paper, folders: Iterable[Path]) -> list[tuple[str, list[flo
     found: dict[tuple[str, str], list[float]] = {}
     for (key, precision, _, _), lines in groups:
         found.setdefault((str(key), str(precision)), list(lines["result"].astype(float)))
-    return [(key, values) for (key, _), values in found.items() if len(values) > 1]
+    methods = {
+        cell.setting.key: cell.setting.method for item in paper.items for cell in paper.cells(item, "paper")
+    }
+    return [
+        Scattered(key, methods.get(key, ""), tuple(values))
+        for (key, _), values in found.items()
+        if len(values) > 1
+    ]
+
+
+def prior(
+    paper: Paper, home: tuple[str, str, str], number: Mapping[Any, Any], others: Sequence[Scattered]
+) -> Spread | None:
+    """Return the spread of other cells' accuracies for a number of the same unit; of two for a difference.
+
+    Cells of the same method come first; all others stand in only where there are none and the paper prints no
+    spread of its own.
+    """
+    item, row, column = home
+    cells = paper.cells(item, "paper") if item in paper.items else ()
+    methods = {cell.setting.method for cell in cells if (cell.row, cell.column) == (row, column)}
+    alike = pooled([one.values for one in others if one.method in methods], " of the same method")
+    printed = number["std"] >= 0 and number["runs"] > 1
+    found = alike or (None if printed else pooled(one.values for one in others))
+    unit = metric(number["metric"]).unit
+    if found is None or unit not in ("%", "points"):
+        return None
+    return found if unit == "%" else Spread(found.std * math.sqrt(2), found.dof, f"differences of {found.whose}")
 
 
 def noise_floors(

@@ -15,14 +15,13 @@ from fedrepro.core.names import nearest
 from fedrepro.papers import SCALES, Paper
 from fedrepro.papers.claims import Claim, Key, check, needed_cells
 from fedrepro.papers.contrasts import Contrast, Seeds, find
-from fedrepro.papers.gap import Spread, pooled
 from fedrepro.papers.judge import JUDGED, judge
 from fedrepro.papers.judge import WORDS as WORDS
 from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
 from fedrepro.papers.reported import STATUSES, agree
 from fedrepro.papers.reported import decimals as decimals
-from fedrepro.report.found import censored, damages, noise_floors, records, scattered
+from fedrepro.report.found import Scattered, censored, damages, noise_floors, prior, records, scattered
 
 COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
@@ -108,7 +107,7 @@ def _line(
     paper: Paper,
     cell: Key,
     made: dict[str, pd.DataFrame],
-    others: Sequence[tuple[str, Sequence[float]]],
+    others: Sequence[Scattered],
 ) -> dict[str, Any]:
     line: dict[str, Any] = {"status": "not reported", "verdict": "not reported", "judged_at": ""}
     notes: list[str] = []
@@ -137,7 +136,7 @@ def _verdict(
     home: Key,
     number: Mapping[Any, Any],
     ours: pd.DataFrame,
-    others: Sequence[tuple[str, Sequence[float]]],
+    others: Sequence[Scattered],
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns of a cell's verdict, and what must be said of it; home and number: see `_judged_by`."""
     means = {key: float(line["mean"]) for key, line in paper.printed.items()}
@@ -154,7 +153,7 @@ def _verdict(
         censored=list(censored(ours)),
         margin=within.points,
         step=number["step"],
-        prior=_prior(number["metric"], [values for key, values in others if key not in keys]),
+        prior=prior(paper, home, number, [one for one in others if one.key not in keys]),
         tuned=bool(tuned),
     )
     own = paper.printed[cell]["note"]
@@ -169,14 +168,6 @@ def _verdict(
     line: dict[str, Any] = {"verdict": verdict.word, "gap_points": verdict.gap_points, "gap_low": verdict.low}
     line |= {"gap_high": verdict.high, "margin": verdict.margin, "margin_reason": within.reason}
     return line | {"e_n": verdict.en, "prior": verdict.prior, "more_seeds": verdict.more}, notes
-
-
-def _prior(kind: str, others: Sequence[Sequence[float]]) -> Spread | None:
-    """Return the spread of other cells' accuracies for a number of the same unit; of two for a difference."""
-    found, unit = pooled(others), metric(kind).unit
-    if found is None or unit not in ("%", "points"):
-        return None
-    return found if unit == "%" else Spread(found.std * math.sqrt(2), found.dof, f"differences of {found.whose}")
 
 
 def _mean(table: pd.DataFrame) -> float:

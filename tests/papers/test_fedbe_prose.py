@@ -157,7 +157,7 @@ def seeds_told(item: str, scale: str) -> str:
     counts = table.groupby(["network", "row", "column"])["seed"].nunique().groupby("network").agg(["min", "max"])
     told = []
     for network in filter(counts.index.__contains__, NETWORKS.values()):
-        least, most = counts.loc[network]
+        least, most = map(int, counts.loc[network])
         many = str(most) if least == most else f"{least} to {most}"
         told.append(f"{network}, {many} seed{'s' * (most > 1)}")
     return "; ".join(told)

@@ -18,6 +18,7 @@ from fedrepro.papers.gap import (
     more_seeds,
     pooled,
     power,
+    power_apart,
     spread_of,
 )
 
@@ -119,6 +120,23 @@ class TestPlan:
     def test_where_ours_stands_for_the_papers_both_get_better(self) -> None:
         spread = Spread(0.2, 1, OWN)
         assert more_seeds(Number(70.0, 2, spread), Number(70.0, 1, spread, 0.1), 1.0) is not None
+
+    def test_a_gap_seen_outside_is_planned_to_be_told_apart(self) -> None:
+        papers = Number(70.0, 5, Spread(0.3, 4, PAPERS), 0.1)
+        near, far = (more_seeds(Number(mean, 2, Spread(2.0, 1, OWN)), papers, 1.0) for mean in (70.5, 66.0))
+        assert near is not None
+        assert near > 20
+        assert far == 3  # a gap of 4, u = 0.905 with five seeds
+        gaps = (measure(Number(66.0, seeds, Spread(2.0, seeds - 1, OWN)), papers) for seeds in (4, 5))
+        assert [power_apart(gap.error, gap.dof, 4.0) >= 0.8 for gap in gaps] == [False, True]
+
+    def test_how_often_a_gap_is_told_apart(self) -> None:
+        # Without a gap half of the errors of 5 % have its sign; with one, draws of t = (z + 3) / sqrt(c / 4) tell.
+        assert power_apart(1.0, 4.0, 0.0) == pytest.approx(0.025)
+        rng = np.random.default_rng(0)
+        drawn = (rng.standard_normal(200_000) + 3.0) / np.sqrt(rng.chisquare(4, 200_000) / 4)
+        assert power_apart(0.5, 4.0, -1.5) == pytest.approx((drawn > 2.776).mean(), abs=0.005)
+        assert (power_apart(0.0, 4.0, 1.0), power_apart(0.0, 4.0, 0.0)) == (1.0, 0.0)
 
     def test_a_smaller_margin_needs_more(self) -> None:
         papers = Number(70.0, 5, Spread(0.3, 4, PAPERS), 0.1)
