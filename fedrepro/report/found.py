@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedrepro.core.metrics import unpacked
 from fedrepro.papers import SCALES, Gain, Paper
-from fedrepro.papers.gap import Spread, pooled
+from fedrepro.papers.gap import BORROWED, Spread, pooled
 from fedrepro.papers.metrics import metric
 from fedrepro.runs import record
 
@@ -180,15 +180,16 @@ def prior(
 ) -> Spread | None:
     """Return the spread of other cells' accuracies for a number of the same unit; of two for a difference.
 
-    Cells of the same method come first; all others stand in only where there are none and the paper prints no
-    spread of its own.
+    Cells of the same method come first. All others stand in only where there are none, the paper prints no spread
+    of its own, and they are many enough: a few seeds of another method say little.
     """
     item, row, column = home
     cells = paper.cells(item, "paper") if item in paper.items else ()
     methods = {cell.setting.method for cell in cells if (cell.row, cell.column) == (row, column)}
     alike = pooled([one.values for one in others if one.method in methods], " of the same method")
     printed = number["std"] >= 0 and number["runs"] > 1
-    found = alike or (None if printed else pooled(one.values for one in others))
+    rest = None if printed else pooled(one.values for one in others)
+    found = alike or (rest if rest is not None and rest.dof >= BORROWED else None)
     unit = metric(number["metric"]).unit
     if found is None or unit not in ("%", "points"):
         return None

@@ -187,7 +187,9 @@ class TestComparison:
         facts = {"std": NAN, "runs": NAN, "mean": 350.0, "metric": "rounds_to_target"}
         paper = replace(paper_with(facts), judging={})
         folder = write(results(352.0))
-        write(results(60.0, 60.2, 60.1, row="other", setting_key="o"), item="table1_methods")
+        write(results(60.0, 60.2, 60.1, 60.0, row="other", setting_key="o"), item="table1_methods")
+        assert only(comparison(paper, "t", [folder])).prior == "none: one seed, and no spread is known"  # too few
+        write(results(60.0, 60.2, 60.1, 60.0, 60.1, row="other", setting_key="o"), item="table1_methods")
         line = only(comparison(paper, "t", [folder]))
         assert (line.verdict, line.prior) == ("cannot tell", "none: one seed, and no spread is known")
 
@@ -203,7 +205,9 @@ class TestComparison:
         paper = replace(paper_with({"std": NAN, "runs": NAN}), judging={})
         folder = write(results(70.0))
         assert only(comparison(paper, "t", [folder])).verdict == "cannot tell"
-        write(results(60.0, 60.2, 60.1, row="other", setting_key="o"), item="table1_methods")
+        write(results(60.0, 60.2, 60.1, 60.0, row="other", setting_key="o"), item="table1_methods")
+        assert only(comparison(paper, "t", [folder])).prior == "none: one seed, and no spread is known"  # too few
+        write(results(60.0, 60.2, 60.1, 60.0, 60.1, row="other", setting_key="o"), item="table1_methods")
         line = only(comparison(paper, "t", [folder]))
         whose = "our seeds of 1 other cell"
         assert (line.verdict, line.prior) == ("reproduced", f"ours: {whose}; the paper's: {whose}")
