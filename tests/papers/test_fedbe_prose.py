@@ -136,8 +136,8 @@ def test_the_readme_s_minutes_are_those_of_the_records() -> None:
     least, most = minutes["ResNet-20"].min(), minutes["ResNet-20"].max()
     assert numbers(pattern, README) == [int(minutes["ConvNet"].max()), int(least), int(most)]
     first = recorded("table1_methods").query("precision == 'float32'")["seconds"] / 60
-    found = numbers(r"(\d+) to (\d+) minutes per run as recorded in float32", prose("table1_methods"))
-    assert found == [round(first.min()), round(first.max())]
+    found = numbers(r"up to (\d+) minutes per run as recorded in float32", prose("table1_methods"))
+    assert found == [round(first.max())]
 
 
 NETWORKS = {"convnet": "ConvNet", "resnet20": "ResNet-20", "resnet32": "ResNet-32"}
@@ -432,10 +432,8 @@ def test_what_is_said_of_1_ensemble_at_paper_scale() -> None:
     assert "and {} and {} % on Dirichlet, where it has 63.3 ± 0.56.".format(*dirichlet[""]) in text
     assert all(abs(float(pair[""][0]) - float(pair[""][1])) > 3 for pair in (step, dirichlet))
     rest = [number for rule in RULES[1:] for number in step[rule]]
-    assert (
-        "vote gives {} and {} %, probabilities at temperature 2 {} and {}, the mean of logits {} and {}: the".format(
-            *rest
-        )
+    said = "vote gives {} and {} %, probabilities at temperature 2 {} and {}, the mean of logits {} and {}:"
+    assert said.format(*rest) in text
         in text
     )
     every = [float(number) for numbers_ in step.values() for number in numbers_]
