@@ -434,8 +434,6 @@ def test_what_is_said_of_1_ensemble_at_paper_scale() -> None:
     rest = [number for rule in RULES[1:] for number in step[rule]]
     said = "vote gives {} and {} %, probabilities at temperature 2 {} and {}, the mean of logits {} and {}:"
     assert said.format(*rest) in text
-        in text
-    )
     every = [float(number) for numbers_ in step.values() for number in numbers_]
     assert min(every) < 60.5 < max(every)
     rest = [number for rule in RULES[1:] for number in dirichlet[rule]]
