@@ -77,6 +77,7 @@ def test_differences_are_held_against_the_baselines_of_the_item() -> None:
         "others = {row: base for row, base in baselines.items() if row not in ensembles}"
         in SOURCE["paper_vs_code"]
     )
+    assert 'del others["FedAvg on one split"]' in SOURCE["paper_vs_code"]  # the one that is no difference
     assert "base=others" in SOURCE["paper_vs_code"]
 
 
