@@ -156,10 +156,15 @@ class Paper:
         return reported.printed(self.reported)
 
     @cached_property
-    def keys(self) -> Mapping[Key, str]:
-        """Setting key of every cell (item, row, column) at paper scale, as it is today."""
+    def settings_by_cell(self) -> Mapping[Key, Setting]:
+        """Setting of every cell (item, row, column) at paper scale, as it is today."""
         every = ((item, cell) for item in self.items for cell in self.cells(item, "paper"))
-        return {(item, cell.row, cell.column): cell.setting.key for item, cell in every}
+        return {(item, cell.row, cell.column): cell.setting for item, cell in every}
+
+    @cached_property
+    def keys(self) -> Mapping[Key, str]:
+        """Key of each of `settings_by_cell`."""
+        return {place: setting.key for place, setting in self.settings_by_cell.items()}
 
     @cached_property
     def twins(self) -> Mapping[Key, tuple[Key, ...]]:

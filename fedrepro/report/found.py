@@ -16,6 +16,11 @@ from fedrepro.papers.metrics import metric
 from fedrepro.runs import record
 
 
+def item_names(paper: Paper) -> list[str]:
+    """List a paper's items: those that are built, then the others that it prints numbers of."""
+    return list(dict.fromkeys([*paper.items, *paper.reported["item"]]))
+
+
 def censored(table: pd.DataFrame) -> pd.Series:
     """Return for each line of a record whether its result is only a lower bound, as it reached no target."""
     if "censored" not in table:  # records of before there were targets
@@ -125,7 +130,7 @@ def damages(paper: Paper, folders: Iterable[Path], items: Iterable[str] | None =
         items: short names of those that are looked at; all of them if not given.
     """
     found: dict[str, str] = {}
-    items = list(dict.fromkeys([*paper.items, *paper.reported["item"]] if items is None else items))
+    items = item_names(paper) if items is None else list(items)
     for folder in folders:
         for item in items:
             for scale in SCALES:
@@ -165,9 +170,7 @@ def scattered(paper: Paper, folders: Iterable[Path]) -> list[Scattered]:
     found: dict[tuple[str, str], list[float]] = {}
     for (key, precision, _, _), lines in groups:
         found.setdefault((str(key), str(precision)), list(lines["result"].astype(float)))
-    methods = {
-        cell.setting.key: cell.setting.method for item in paper.items for cell in paper.cells(item, "paper")
-    }
+    methods = {paper.keys[place]: setting.method for place, setting in paper.settings_by_cell.items()}
     return [
         Scattered(key, methods.get(key, ""), tuple(values))
         for (key, _), values in found.items()
@@ -183,10 +186,8 @@ def prior(
     Cells of the same method come first. All others stand in only where there are none, the paper prints no spread
     of its own, and they are many enough: a few seeds of another method say little.
     """
-    item, row, column = home
-    cells = paper.cells(item, "paper") if item in paper.items else ()
-    methods = {cell.setting.method for cell in cells if (cell.row, cell.column) == (row, column)}
-    alike = pooled([one.values for one in others if one.method in methods], " of the same method")
+    own = paper.settings_by_cell.get(home)
+    alike = pooled([one.values for one in others if own and one.method == own.method], " of the same method")
     printed = number["std"] >= 0 and number["runs"] > 1
     rest = None if printed else pooled(one.values for one in others)
     found = alike or (rest if rest is not None and rest.dof >= BORROWED else None)

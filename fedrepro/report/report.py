@@ -18,12 +18,12 @@ from fedrepro.papers.judge import WORDS
 from fedrepro.papers.judged import rates_table
 from fedrepro.report import layout
 from fedrepro.report.cells import judged, legend, printed
-from fedrepro.report.found import damages
+from fedrepro.report.found import damages, item_names
 from fedrepro.report.html import anchor, page
 from fedrepro.report.layout import Part, styled
 from fedrepro.report.markdown import markdown
 from fedrepro.report.pictures import Picture, notebook, pictures, relative
-from fedrepro.report.verdict import SCALE_OF, claims, comparison, item_names, records
+from fedrepro.report.verdict import SCALE_OF, claims, comparison, records
 
 TITLE = "The papers' numbers and ours"
 HOW = """Each number that a paper prints stands beside the mean of our seeds at paper scale, ± their standard

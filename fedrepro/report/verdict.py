@@ -21,7 +21,7 @@ from fedrepro.papers.judging import margin
 from fedrepro.papers.metrics import metric
 from fedrepro.papers.reported import STATUSES, agree
 from fedrepro.papers.reported import decimals as decimals
-from fedrepro.report.found import Scattered, censored, damages, noise_floors, prior, records, scattered
+from fedrepro.report.found import Scattered, censored, damages, item_names, noise_floors, prior, records, scattered
 
 COLUMNS = [
     *("row", "column", "metric", "source", "paper_mean", "paper_std", "paper_runs", "status"),
@@ -31,11 +31,6 @@ COLUMNS = [
 ]
 OWN = "paper's own numbers"
 SCALE_OF = {OWN: "reported", "paper scale": "paper", "short": "short", "smoke": "smoke"}
-
-
-def item_names(paper: Paper) -> list[str]:
-    """List a paper's items: those that are built, then the others that it prints numbers of."""
-    return list(dict.fromkeys([*paper.items, *paper.reported["item"]]))
 
 
 def reported_cells(paper: Paper, item: str) -> pd.DataFrame:

@@ -435,6 +435,7 @@ def test_what_table_1_and_the_readme_say_of_paper_scale() -> None:
         [*by_seed("table1_methods", place), *(f"{theirs[name][place]:g}" for name in ("mean", "std"))]
         for place in places
     )
+    assert (len(step), len(dirichlet)) == (4, 4)  # two seeds each, the paper's mean and spread
     assert "ends at {} and {} % on Step (the paper has {} ± {}) and at".format(*step) in text
     assert "and at {} and {} % on Dirichlet ({} ± {}).".format(*dirichlet) in text
     logits = [number for place in places for number in by_seed("table1_methods", place, RULES[3])]
@@ -457,6 +458,8 @@ def test_what_is_said_of_1_ensemble_at_paper_scale() -> None:
         for name in ("as in the paper", "Dirichlet as in the paper", "trained as in the code",
                      "Dirichlet, trained as in the code")
     )  # fmt: skip
+    counts = [{len(numbers_) for numbers_ in ways.values()} for ways in (step, dirichlet, code, far)]
+    assert counts == [{2}, {2}, {1}, {1}]
     assert "gives {} and {} % on Step, where the paper has 60.5 ± 0.28 over".format(*step[""]) in text
     assert "and {} and {} % on Dirichlet, where it has 63.3 ± 0.56.".format(*dirichlet[""]) in text
     assert all(abs(float(pair[""][0]) - float(pair[""][1])) > 3 for pair in (step, dirichlet))

@@ -14,12 +14,12 @@ from fedrepro import papers
 from fedrepro.core.metrics import packed
 from fedrepro.papers import Paper
 from fedrepro.papers.gap import quantile
+from fedrepro.report.found import item_names
 from fedrepro.report.verdict import (
     COLUMNS,
     claims,
     comparison,
     contrasts,
-    item_names,
     records,
     values,
 )
